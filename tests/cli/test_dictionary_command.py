@@ -98,15 +98,30 @@ def test_a_private_study_starts_from_the_draft(tmp_path: Path, method: str) -> N
     assert len(model.card.sites) == 3
 
 
-def test_another_unit_is_noticed_without_a_number(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "factor", "note"),
+    [
+        (1, 386, "much larger in north.csv than in south.csv: is it another unit there?"),
+        (
+            0,
+            1000,
+            "left out: about 1000 times as large at west.csv as at north.csv, as in another unit; maps convert it",
+        ),
+    ],
+)
+def test_another_unit_is_noticed_without_a_number(
+    tmp_path: Path, place: int, factor: float, note: str
+) -> None:
     files = write_tables(tmp_path)
-    text = Path(files[1]).read_text().splitlines()
+    text = Path(files[place]).read_text().splitlines()
     rows = [row.split(",") for row in text[1:]]
     for row in rows:
-        row[2] = str(float(row[2]) / 386)
-    Path(files[1]).write_text("\n".join([text[0], *(",".join(row) for row in rows)]) + "\n")
+        row[2] = str(float(row[2]) / factor)
+    Path(files[place]).write_text("\n".join([text[0], *(",".join(row) for row in rows)]) + "\n")
     said = invoke("dictionary", *files).stdout
-    assert "# crp: much larger in north.csv than in south.csv: is it another unit there?" in said
+    assert f"# crp: {note}" in said
+    assert ("[dictionary.crp]" in said) == (factor == 386)
+    assert "# A private study also needs one_row_per_patient = true under [sites]" in said
 
 
 def test_true_and_1_are_one_value(tmp_path: Path) -> None:

@@ -293,3 +293,40 @@ def test_a_private_fit_names_text_and_the_line_that_brings_it_in(method) -> None
         "died", **how, values={"ward": ["icu", "ward"], "died": [0, 1]}, attributes=["ward", "age"]
     )
     assert "left out: ward" not in stated.fit(tables).text()
+
+
+@pytest.mark.parametrize("release", ["exact", "private"])
+def test_a_tree_that_predicts_one_class_says_so(release: str) -> None:
+    draw = np.random.default_rng(5)
+    frame = pd.DataFrame({"age": draw.normal(60, 15, 3000).round()})
+    frame["died"] = (draw.random(3000) < 0.05 + 0.1 * (frame.age > 60)).astype(int)
+    tables = {name: frame.iloc[place::3].copy() for place, name in enumerate("abc")}
+    how = {"epsilon": 2, "bins": {"age": [60]}, "values": {"died": [0, 1]}} if release == "private" else {}
+    tree = cc.DecisionTree("died", release=release, **how).fit(tables)
+    said = "everybody is predicted died = 0: only the risks of its leaves tell patients apart; threshold = "
+    assert [line for line in tree.card.warnings if line.startswith(said)]
+    flagging = cc.DecisionTree("died", threshold="prevalence", release=release, **how).fit(tables)
+    assert not [line for line in flagging.card.warnings if line.startswith("everybody is predicted")]
+
+
+def test_a_private_tree_without_a_split_says_what_to_try() -> None:
+    draw = np.random.default_rng(6)
+    frame = pd.DataFrame({"age": draw.normal(60, 15, 300).round(), "died": draw.integers(0, 2, 300)})
+    tables = {name: frame.iloc[place::3].copy() for place, name in enumerate("abc")}
+    how = {"bins": {"age": [500]}, "values": {"died": [0, 1]}}  # nobody is as old
+    tree = cc.DecisionTree("died", release="private", epsilon=0.5, **how).fit(tables)
+    assert len(tree.body.leaves) == 1
+    (said,) = [line for line in tree.card.warnings if line.startswith("the tree is a single leaf")]
+    assert "raise epsilon, state bins and values, or try naive-bayes" in said
+
+
+def test_private_voting_trees_name_what_can_be_private() -> None:
+    with pytest.raises(cc.errors.StudyError, match="naive-bayes, rulefit and tree can be private"):
+        cc.VotingTrees("died", positive=1, release="private")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_answers_print_four_digits(method: str) -> None:
+    model = METHODS[method]("exact").fit(make())
+    said = str(model.explain({"crp": 0.426999807}))
+    assert "0.426999" not in said
