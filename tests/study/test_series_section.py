@@ -147,8 +147,7 @@ def test_a_run_puts_age_beside_the_rules_and_says_what_never_changes(tmp_path):
         sites='series = "stays.csv"\ngateways = 3',
         outcome="sepsis",
     )
-    rich = "[budget]\nrho = 1000\n"
-    (tmp_path / "policy.toml").write_text(rich)
+    (tmp_path / "policy.toml").write_text('[budget]\ntotal = "unlimited"\n')
     text = text.replace("gateways = 3", 'gateways = 3\npolicy = "policy.toml"').replace(
         "limits = 1", "limits = 1\nprevalence = 0.2"
     )
