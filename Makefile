@@ -2,13 +2,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test quick check bench locked hashes sbom clean
+.PHONY: demo test thorough quick check bench locked hashes sbom clean
 
 demo: .venv/ready
 	.venv/bin/concilium demo
 
 test: .venv/ready
 	.venv/bin/python -m pytest -n 2 --dist worksteal
+
+# The same with all examples of property tests.
+thorough: .venv/ready
+	.venv/bin/python -m pytest -n 2 --dist worksteal --examples 1
 
 # The tests of what changed since BASE (what is not committed, or else the last commit), and a part of the contract.
 quick: .venv/ready

@@ -30,6 +30,7 @@ sys.dont_write_bytecode = False
 
 settings.register_profile("concilium", deadline=None)
 settings.load_profile("concilium")
+STATED = "_hypothesis_internal_use_settings"
 
 # Ledgers are on disk before an answer leaves, so thousands of them mean tens of thousands of waits for a disk: where
 # files can be kept in memory, tests do.
@@ -49,9 +50,14 @@ def pytest_collection_finish():
     gc.enable()
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Those that start networks first: they take longest, and next to each other they share one."""
     items.sort(key=lambda item: item.path.parent.name != "flare")
+    tests = {getattr(item.obj, "__func__", item.obj) for item in items if hasattr(item, "obj")}
+    for test in (one for one in tests if getattr(one, "is_hypothesis_test", False)):
+        stated = getattr(test, STATED, settings.default)
+        count = max(min(stated.max_examples, FEW), round(stated.max_examples * config.getoption("--examples")))
+        setattr(test, STATED, settings(stated, max_examples=count))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -68,9 +74,17 @@ def _patient_houses():
 OWN_NOISE = {"privacy", "statistical"}
 
 
+# Of the examples that a property test states, how many it draws. CI draws the same ones every time, so that more of
+# them tell little; `make thorough` draws all.
+EXAMPLES, FEW = 0.4, 10
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--fresh-noise", action="store_true", help="use the operating system's noise in all tests"
+    )
+    parser.addoption(
+        "--examples", type=float, default=EXAMPLES, help="draw this share of the examples of property tests"
     )
 
 
