@@ -56,7 +56,9 @@ def pytest_collection_modifyitems(config, items):
     tests = {getattr(item.obj, "__func__", item.obj) for item in items if hasattr(item, "obj")}
     for test in (one for one in tests if getattr(one, "is_hypothesis_test", False)):
         stated = getattr(test, STATED, settings.default)
-        count = max(min(stated.max_examples, FEW), round(stated.max_examples * config.getoption("--examples")))
+        count = max(
+            min(stated.max_examples, FEW), round(stated.max_examples * config.getoption("--examples"))
+        )
         setattr(test, STATED, settings(stated, max_examples=count))
 
 
@@ -141,6 +143,14 @@ def pytest_fixture_setup(fixturedef, request):
 def pytest_runtest_call(item):
     with _replaying(item.config, item.path, item.nodeid):
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_command_tree():
+    """The commands are put together once, and not for each of the hundreds of calls."""
+    import typer.testing
+
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -40,7 +40,7 @@ from protocol.test_hostile_numbers import VARIANTS
 STATISTICS = {kind: load(place) for kind, place in KINDS.items() if issubclass(load(place), Statistic)}
 PATIENTS, COLUMNS = 20_000, 5
 TIMES = 20  # each patient is there, so that the table is made in no time
-OF_EACH, MOST_ROUNDS = 4, 60
+OF_EACH, MOST_ROUNDS = 2, 60
 # What Python itself takes, whatever is asked.
 LEAST_SECONDS, LEAST_BYTES = 0.02, 500_000
 REPEATS = 3  # the fastest counts: another process on the same core slows the others down

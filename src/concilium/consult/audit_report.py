@@ -63,8 +63,8 @@ def _draw_advantages(estimates: Mapping[str, Estimate], bound: float | None) -> 
 
 def render_audit(audit: Audit, model: str) -> str:
     """The page of an audit of the model of this name."""
-    environment = make_environment()
-    environment.filters |= {"estimate": _show_estimate, "share": _show_share}
+    environment = make_environment().overlay()
+    environment.filters = {**environment.filters, "estimate": _show_estimate, "share": _show_share}
     attacks = {
         MEMBERSHIP[name] + (f", {audit.shadows} shadows" if name == "shadows" else ""): figures
         for name, figures in audit.membership.items()

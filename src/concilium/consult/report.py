@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def _describe_dictionary(entries: Mapping[str, DictionaryEntry]) -> dict[str, st
     }
 
 
+@cache
 def make_environment() -> jinja2.Environment:
     """Where the templates of reports are found, and how they write numbers."""
     environment = jinja2.Environment(
