@@ -372,6 +372,10 @@ def test_what_is_missing_clipped_or_not_entered_is_accounted_for():
     assert "Missing: bmi. A rule holds for a missing value only where it says so" in str(
         model.explain({"bmi": None, "ward": "icu"})
     )
+    assert model.body.always_known == ["ward"]
+    unheard = "No patient of the model lacked ward, so that the risk may be far off"
+    assert unheard in str(model.explain({"bmi": 33.0, "ward": None}))
+    assert unheard not in str(model.explain({"bmi": None, "ward": "icu"}))
     partly = model.explain({"bmi": 33.0})
     together = float(re.search(r"as its median\. Together: odds ratio (\S+)\.$", partly.notes[0])[1])
     risk = partly.probability if partly.prediction == "yes" else 1 - partly.probability

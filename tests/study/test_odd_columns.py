@@ -295,6 +295,24 @@ def test_a_private_fit_names_text_and_the_line_that_brings_it_in(method) -> None
     assert "left out: ward" not in stated.fit(tables).text()
 
 
+@pytest.mark.parametrize("method", [cc.NaiveBayes, cc.DecisionTree, cc.RuleFit])
+def test_a_private_fit_finds_common_words_in_columns_of_text(method) -> None:
+    """`sex` decides; who lacks it counts as any other. A column of one word parts nobody."""
+    tables = make(patients=3000)
+    draw = np.random.default_rng(4)
+    for frame in tables.values():
+        men = draw.random(len(frame)) < 0.5
+        frame["sex"] = np.where(draw.random(len(frame)) < 0.05, None, np.where(men, "M", "F"))
+        frame["died"] = (draw.random(len(frame)) < np.where(men, 0.8, 0.2)).astype(int)
+        frame["unit"] = "Medical"
+    model = method("died", release="private", epsilon="4").fit(tables)
+    said = "unit (the same for nearly everybody, as far as noise lets tell; values would bring it in)"
+    assert said in model.text().splitlines()[-1]
+    assert "sex" not in model.text().splitlines()[-1]
+    man, woman = model.predict_proba([{"sex": "M", "age": 50, "crp": 8}, {"sex": "F", "age": 50, "crp": 8}])
+    assert man[1] > 0.65 and woman[1] < 0.35
+
+
 @pytest.mark.parametrize("release", ["exact", "private"])
 def test_a_tree_that_predicts_one_class_says_so(release: str) -> None:
     draw = np.random.default_rng(5)

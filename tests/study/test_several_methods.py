@@ -127,6 +127,21 @@ def test_none_is_taken_that_tells_nothing_or_whose_risks_do_not_come_true(tmp_pa
     assert "adapt it before use" in only.why
 
 
+def test_none_is_taken_that_ranks_the_patients_of_a_hospital_the_wrong_way(tmp_path: Path) -> None:
+    study = cc.Study.read(lay_out(tmp_path, TWO))
+    results = make_results(a=(0.75, 0.02, 5), b=(0.70, 0.02, 9))
+    right, inverted = {"intervals": {"auc": [0.70, 0.80]}}, {"intervals": {"auc": [0.26, 0.37]}}
+    results["a"].metrics["sites"] = {"north": right, "west": inverted}
+    results["b"].metrics["sites"] = {"north": right, "west": right}
+    passed = _choose(study, results)
+    assert passed.method == "b"
+    assert "patients are ranked the wrong way round: a" in passed.why
+    results["b"].metrics["sites"] = {"north": right, "west": inverted}
+    none = _choose(study, results)
+    assert none.method is None
+    assert "patients of west are ranked the wrong way round" in none.why
+
+
 def test_a_method_measured_without_a_hospital_is_named() -> None:
     def answer(*names: str) -> Any:
         return SimpleNamespace(card=SimpleNamespace(sites=[SimpleNamespace(name=name) for name in names]))

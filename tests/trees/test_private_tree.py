@@ -195,7 +195,8 @@ def test_what_a_private_study_must_say(options, said):
 
 def test_what_a_private_study_does_not_say_is_looked_for(fixed_noise):
     """Numbers by their names; classes among the words for no and yes, and else the study must name them."""
-    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
+    wards = {name: [{**row, "b": f"ward {row['b']}"} for row in r] for name, r in SITES.items()}
+    sites = [cc.Site(name, state(r), UNLIMITED) for name, r in wards.items()]
     tree = study(cc.House(sites), values={"y": ["n", "p"]})
     assert tree.attributes_ == ["a"]
     assert tree.classes_ == ["n", "p"]

@@ -91,7 +91,7 @@ def test_explanations_are_sentences_and_data():
     assert explanation.prediction == "yes"
     assert explanation.probability == 1.0
     assert str(explanation).splitlines() == [
-        "death = yes (100% of 60 similar patients; 95% interval 94% to 100%).",
+        "death = yes (100% of 60 similar patients; 95% interval 87% to 100%).",
         "1. smoker = y: yes goes from 14% to 43% (140 patients).",
         "2. age >= 60: yes goes from 43% to 100% (60 patients).",
     ]

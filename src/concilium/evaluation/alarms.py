@@ -67,6 +67,12 @@ def tells_nothing(row: Mapping[str, Any]) -> bool:
     return bool((row["auc"] if known is None else known[0]) <= CHANCE)
 
 
+def find_reversed(sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Hospitals, of several, where the interval of the AUC lies below a half: patients are ranked the wrong way."""
+    known = {site: (row.get("intervals") or {}).get("auc") for site, row in sites.items()}
+    return [site for site, one in known.items() if len(sites) > 1 and one is not None and one[1] < CHANCE]
+
+
 def is_miscalibrated(risks: Mapping[str, Any]) -> bool:
     """Whether the calibration slope is outside 0.5 to 2, and its interval leaves 1 out."""
     slope, between = risks.get("slope"), risks.get("slope_interval")
@@ -94,10 +100,11 @@ def _judge_auc(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _judge_sites(sites: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Hospitals where the outcome looks inverted, or as if it were defined otherwise."""
+    wrong = find_reversed(sites)
     for site, row in sites.items():
-        known = (row.get("intervals") or {}).get("auc")
-        if len(sites) > 1 and known is not None and known[1] < CHANCE:
-            between = f"95% interval {known[0]:.2f} to {known[1]:.2f}"
+        if site in wrong:
+            low, high = row["intervals"]["auc"]
+            between = f"95% interval {low:.2f} to {high:.2f}"
             yield (
                 f"{site}: AUC {row['auc']:.2f} ({between}): patients are ranked the wrong way round there; is the "
                 "outcome inverted?"

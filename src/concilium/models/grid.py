@@ -35,6 +35,7 @@ from concilium.protocol.grid import (
 from concilium.protocol.questions import Conversation
 from concilium.protocol.schema import CONVERT
 from concilium.records.clinical_ranges import find_range, place_limits
+from concilium.records.columns import Value
 from concilium.records.unit_factors import Quartiles, find_factor
 
 CUTOFFS = 20
@@ -43,6 +44,8 @@ STEPS = {1: 1, 2: 2, 5: 5, 10: 10}
 MOST_AGAIN = max(STEPS)
 # A cell of noisy counts holds patients if it has more than so many standard deviations of the noise.
 DEVIATIONS, SURELY = 2.5, 5.0
+# The same of one of some hundred words.
+WORD_DEVIATIONS = 4.0
 # The widest cell, as a part of its greater end, in which values are taken to be the same.
 NARROW_CELL = 0.1
 # Two groups of numbers are of two units, perhaps, where a factor lies between them and hardly any patient, each is some
@@ -65,18 +68,28 @@ def ask_cutoffs(
     dates: Collection[str] = (),
     cutoffs: int = CUTOFFS,
     grouped: list[str] | None = None,
+    words: tuple[Value, ...] = (),
+    worded: dict[str, list[Value]] | None = None,
 ) -> Conversation[tuple[dict[str, tuple[float, ...]], dict[str, str]]]:
     """Cutoffs of these numbers at even quantiles, and those that have none, and why.
 
-    `grouped` receives the numbers whose patients lie in two groups far apart, and by no factor of units.
+    `grouped` receives the numbers whose patients lie in two groups far apart, and by no factor of units. `worded`
+    receives columns of text that hold some of these public `words`, and which.
     """
-    again, without = yield from find_edges(numbers, ask, dates=dates, cutoffs=cutoffs)
+    again, without = yield from find_edges(numbers, ask, dates=dates, cutoffs=cutoffs, words=words)
     if not again:
         return {}, without
     question, variance = ask(again)
     fine = split_counts(again, (yield question))
     chosen: dict[str, tuple[float, ...]] = {}
     for attribute in again:
+        if not attribute.numeric:
+            held, reason = _find_words(fine[attribute.name][:, 0], attribute.values, variance)
+            if reason:
+                without[attribute.name] = reason
+            elif worded is not None:
+                worded[attribute.name] = held
+            continue
         groups = find_groups(fine[attribute.name][:, 0], attribute.edges, variance)
         if groups is not None:
             if why := say_two_units(attribute.name, groups):
@@ -102,10 +115,12 @@ def find_edges(
     dates: Collection[str] = (),
     cutoffs: int = CUTOFFS,
     beyond: bool = False,
+    words: tuple[Value, ...] = (),
 ) -> Conversation[tuple[tuple[Attribute, ...], dict[str, str]]]:
     """Edges among which so many quantiles of each number are to be looked for, and numbers without any, and why.
 
-    `beyond`: also of numbers that are infinite for some patients, or beyond the grid.
+    `beyond`: also of numbers that are infinite for some patients, or beyond the grid. `words`: those that are looked
+    for where noisy counts show text.
     """
     if not numbers:
         return (), {}
@@ -119,6 +134,9 @@ def find_edges(
         histogram = coarse[attribute.name][:, 0]
         is_date = attribute.name in dates
         why = _find_fault(histogram, variance, beyond=beyond or is_date)
+        if why == TEXT and words:
+            again.append(Attribute(name=attribute.name, values=words))
+            continue
         if why:
             without[attribute.name] = why
             continue
@@ -232,9 +250,22 @@ def say_alike(cells: NDArray[np.int64], edges: tuple[float, ...]) -> str:
 
 TWO_UNITS = "two groups of values"
 ALIKE = "the same for nearly everybody, as far as noise lets tell; bins would bring it in"
+ALIKE_TEXT = "the same for nearly everybody, as far as noise lets tell; values would bring it in"
 TEXT = "text or missing, as far as noise lets tell; state values, which `concilium dictionary` drafts"
 HIDDEN = "noise hides the numbers; state bins, which `concilium dictionary` drafts, or raise epsilon"
 BEYOND = f"infinite or beyond 1e{HIGHEST} for some; let a map call that missing, or give bins"
+
+
+def _find_words(
+    counts: NDArray[np.int64], words: Sequence[Value], variance: float
+) -> tuple[list[Value], str]:
+    """The words that noise does not hide, by counts of missing, of each word and of any other value; or why there are
+    none that part patients."""
+    hidden = WORD_DEVIATIONS * math.sqrt(variance)
+    held = [word for word, count in zip(words, counts[1:-1], strict=True) if count > hidden]
+    if len(held) > 1 or (held and counts[0] + counts[-1] > hidden):
+        return held, ""
+    return [], ALIKE_TEXT if held else TEXT
 
 
 def _find_lone_cell(cells: NDArray[np.int64], edges: tuple[float, ...], variance: float) -> str | None:

@@ -5,8 +5,9 @@ them are positive. Without noise Var is n p (1 - p), and the interval is Wilson'
 noise of variance v on the count of each of k classes, v (1 - 2 p + k p^2) is added: Fieller's interval of a ratio
 (J. R. Stat. Soc. B 16, 1954). The variance of the noise is public, so the interval costs nothing.
 
-`log_odds_interval` is the delta method. Both are about patients like those learned from, given the model: that
-the same patients chose its splits or attributes is not in them.
+`log_odds_interval` is the delta method. Both are about patients like those learned from, given the model. Of a leaf
+whose questions the same patients chose, `share_interval` takes a wider `z` (`CHOSEN`), which was measured
+(docs/reading-a-model.md).
 """
 
 from __future__ import annotations
@@ -14,18 +15,25 @@ from __future__ import annotations
 import math
 
 Z = 1.959964
+CHOSEN = 1.5 * Z
 Interval = tuple[float, float]
 
 
 def share_interval(
-    positives: float, patients: float, *, noise: float = 0.0, classes: int = 2, including: float | None = None
+    positives: float,
+    patients: float,
+    *,
+    noise: float = 0.0,
+    classes: int = 2,
+    including: float | None = None,
+    z: float = Z,
 ) -> Interval:
     """The interval of a share of counted patients; `noise` is the variance on each class count. It holds the share that
     is stated (`including`), which may have been drawn towards others."""
     held = max(patients, 0.0)
-    square = patients**2 + Z**2 * (held - noise * classes)
-    linear = 2 * positives * patients + Z**2 * (held - 2 * noise)
-    constant = positives**2 - Z**2 * noise
+    square = patients**2 + z**2 * (held - noise * classes)
+    linear = 2 * positives * patients + z**2 * (held - 2 * noise)
+    constant = positives**2 - z**2 * noise
     inside = linear**2 - 4 * square * constant
     low, high = 0.0, 1.0
     if square > 0 and inside >= 0:

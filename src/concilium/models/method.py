@@ -25,7 +25,7 @@ from concilium.models.follow_up import Followed
 from concilium.models.model_file import save, write
 from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
-from concilium.models.private_start import CLASSES, share_of_start, states_attributes
+from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided
 from concilium.parameters import Parameter, describe, lists_by_column, name, names, text
 from concilium.privacy.accounting import (
@@ -307,7 +307,8 @@ class Method(Proposal[B]):
                 return f"it asks about {one.name!r}, which is not among the study's attributes"
             if not self.may_cut(one.name, one.edges):
                 return f"it cuts {one.name!r} where the study does not"
-            if states_values and not self._labels_of(one.name).issuperset(map(label, one.values)):
+            named = states_values and one.values
+            if named and not self._labels_of(one.name).issuperset(map(label, one.values)):
                 return f"it names a value of {one.name!r} that the study does not state"
         return None
 
@@ -319,6 +320,8 @@ class Method(Proposal[B]):
             predicted = [positive]
         elif name == self.target and not stated:
             predicted = [word for pair in CLASSES for word in pair]
+        elif name != self.target and not stated and not states_attributes(self):
+            predicted = list(WORDS)
         return frozenset(map(label, state_values([*stated, *predicted])))
 
     def save(self, path: str | Path) -> None:

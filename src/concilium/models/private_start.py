@@ -3,7 +3,8 @@
 Who is protected: every patient, at the price of the study, as in all that follows. Three things are asked for. The
 names of columns are the header of the hospital's table after its policy: no patient decides about them, so that they
 cost nothing. Classes are looked for among the words that most tables have for yes and no, by one noisy count. Numbers
-are cut at quantiles on the public grid (grid.py), by two. Every cell is read by itself (records/query.py): what is no
+are cut at quantiles on the public grid (grid.py), by two. The second counts common words (`WORDS`, the same for every
+study) in the columns that turn out to hold no numbers. Every cell is read by itself (records/query.py): what is no
 number counts as missing.
 """
 
@@ -15,17 +16,27 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from concilium.errors import HouseError
-from concilium.models.grid import ALIKE, BEYOND, CUTOFFS, HIDDEN, SURELY, TEXT, TWO_UNITS, ask_cutoffs
+from concilium.models.grid import (
+    ALIKE,
+    ALIKE_TEXT,
+    BEYOND,
+    CUTOFFS,
+    HIDDEN,
+    SURELY,
+    TEXT,
+    TWO_UNITS,
+    ask_cutoffs,
+)
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import Conversation, Gaussian, Partners
-from concilium.protocol.schema import AskColumns, say_groups, say_lacking, say_left_out
+from concilium.protocol.schema import AskColumns, say_groups, say_lacking, say_left_out, state_values
 from concilium.records.columns import Value, label
 from concilium.records.identifiers import names_patients
 
 if TYPE_CHECKING:
-    from concilium.models.method import PrivateMethod
+    from concilium.models.method import Method, PrivateMethod
 
 # Which classes there are, where the study names none: pairs of no and yes.
 CLASSES: tuple[tuple[Value, Value], ...] = (
@@ -39,6 +50,19 @@ CLASSES: tuple[tuple[Value, Value], ...] = (
     ("negative", "positive"),
     ("benign", "malignant"),
 )
+# What is looked for in columns of text where the study states no values: each as it is here, and with a capital.
+COMMON_WORDS = (
+    "m f male female man woman y n t yes no true false pos neg positive negative present absent normal abnormal alive "
+    "dead benign malignant none never former current ex mild moderate severe low medium intermediate high small large "
+    "left right both early late a b c ab o i ii iii iv v white black asian hispanic other unknown single married "
+    "divorced widowed elective emergency urgent medical surgical home hospital public private"
+)
+SHORT = 3  # So many letters at most may all be capitals.
+WORDS = state_values(
+    form
+    for word in COMMON_WORDS.split()
+    for form in (word, word.capitalize(), word.upper() if len(word) <= SHORT else word)
+)
 SHARE_OF_CLASSES, SHARE_OF_CUTOFFS = Fraction(1, 20), Fraction(1, 5)
 DEVIATIONS = 3.0
 NAMES_PATIENTS = "its name says that it identifies patients"
@@ -46,7 +70,7 @@ NAMES_PATIENTS = "its name says that it identifies patients"
 M = TypeVar("M", bound="PrivateMethod[Any]")
 
 
-def states_attributes(method: PrivateMethod[Any]) -> bool:
+def states_attributes(method: Method[Any]) -> bool:
     """Whether the study says itself what it is about, so that nothing has to be asked first."""
     stated = ({*_get(method, "values")} | {*_get(method, "bins")}) - {method.target}
     wanted = getattr(method, "attributes", None)
@@ -59,7 +83,7 @@ def states_classes(method: PrivateMethod[Any]) -> bool:
     return one or method.target in _get(method, "values")
 
 
-def _get(method: PrivateMethod[Any], name: str) -> dict[str, Any]:
+def _get(method: Method[Any], name: str) -> dict[str, Any]:
     return dict(getattr(method, name, None) or {})
 
 
@@ -87,11 +111,15 @@ def plan_start(method: PrivateMethod[Any]) -> tuple[PlannedQuestion, ...]:
             PlannedQuestion(
                 "columns",
                 Fraction(0),
-                "which columns there are; each is taken for a number",
+                "which columns there are; each may be a number",
                 of_no_patient=True,
             ),
             PlannedQuestion("counts", half, "histograms of all of them by sign and decade, for cutoffs"),
-            PlannedQuestion("counts", half, "the same by digits, where patients are"),
+            PlannedQuestion(
+                "counts",
+                half,
+                f"the same by digits, where patients are; of text by {len(WORDS)} common words",
+            ),
         ]
     return tuple(questions)
 
@@ -104,8 +132,9 @@ def start(method: M, partners: Partners) -> Conversation[tuple[M, list[str]]]:
         classes = yield from _find_classes(method, partners)
         completed = completed.stating(values={**_get(method, "values"), method.target: classes})
     if not states_attributes(method):
-        bins, warnings = yield from _find_cutoffs(method, partners)
+        bins, values, warnings = yield from _find_cutoffs(method, partners)
         completed = completed.stating(bins={**bins, **_get(method, "bins")})
+        completed = completed.stating(values={**values, **_get(completed, "values")})
     elif not {*_get(method, "bins")} - {method.target} and getattr(method, "attributes", None) is None:
         stated = sorted({*_get(method, "values")} - {method.target})
         more = f" and {len(stated) - 3} more" if len(stated) > 3 else ""
@@ -160,8 +189,8 @@ def find_unusable(names: Iterable[str], columns: Mapping[str, Collection[str]]) 
 
 def _find_cutoffs(
     method: PrivateMethod[Any], partners: Partners
-) -> Conversation[tuple[dict[str, list[float]], list[str]]]:
-    """Cutoffs of numbers, and what to say of the columns that have none or lie in two groups."""
+) -> Conversation[tuple[dict[str, list[float]], dict[str, list[Value]], list[str]]]:
+    """Cutoffs of numbers, values of text, and what to say of columns that have neither or lie in two groups."""
     replies = yield AskColumns(query=method.query, target=method.target)
     columns = {site: set(reply.names) for site, reply in replies.items()}
     wanted = getattr(method, "attributes", None)
@@ -184,20 +213,26 @@ def _find_cutoffs(
 
     cutoffs = getattr(method, "cutoffs", None)
     grouped: list[str] = []
+    worded: dict[str, list[Value]] = {}
     chosen, without = yield from ask_cutoffs(
-        numbers, ask, cutoffs=cutoffs if isinstance(cutoffs, int) else CUTOFFS, grouped=grouped
+        numbers,
+        ask,
+        cutoffs=cutoffs if isinstance(cutoffs, int) else CUTOFFS,
+        grouped=grouped,
+        words=WORDS,
+        worded=worded,
     )
     asked = stated if wanted is None else stated & set(wanted)
-    if not chosen and not asked - {method.target}:
+    if not chosen and not worded and not asked - {method.target}:
         raise HouseError(
             "noise hides which columns hold numbers, or none does: state them, as `concilium dictionary` drafts, or "
             f"raise epsilon; up to {float(share_of_start(method)):.0%} of the price is spent"
         )
     without = {
-        name: why if why in (ALIKE, BEYOND, TEXT) or why.startswith(TWO_UNITS) else HIDDEN
+        name: why if why in (ALIKE, ALIKE_TEXT, BEYOND, TEXT) or why.startswith(TWO_UNITS) else HIDDEN
         for name, why in without.items()
     }
     warnings = say_groups(grouped) + (
         [say_left_out(left_out)] if (left_out := {**left_out, **without}) else []
     )
-    return {name: list(edges) for name, edges in chosen.items()}, warnings
+    return {name: list(edges) for name, edges in chosen.items()}, worded, warnings

@@ -141,7 +141,7 @@ class Curve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`coefficients` belong to the terms in their order: rules, linear terms, shapes. Zero: considered, not taken.
     `covariance`: the upper triangle, row after row, of that of the intercept and the terms taken; None where they are
-    shrunk by a penalty."""
+    shrunk by a penalty. `always_known`: attributes that no patient of the model lacked, as far as that was counted."""
 
     target: str
     query: str
@@ -157,6 +157,7 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     covariance: list[float] | None = None
     validation: PenaltyChoice | None = None
     curves: list[Curve] = []
+    always_known: list[str] = []
 
     def __post_init__(self) -> None:
         try:

@@ -25,7 +25,7 @@ from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide, probabil
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
 from concilium.privacy.mechanisms import LARGEST_SCALE
 from concilium.privacy.shares import LARGEST_POLYA_SCALE, is_unpayable
-from concilium.protocol.attributes import MOST_EDGES, Attribute, present
+from concilium.protocol.attributes import MISSING, MOST_EDGES, Attribute, present
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learned, Partners
 from concilium.protocol.schema import (
@@ -175,6 +175,9 @@ class PlainFit:
         questions = questions.with_terms(terms)
         solved = yield from self._solve(questions, of_folds, warnings)
         body, said = yield from self._tell(questions, solved, classes, warnings)
+        if not self._noisy and not any(schema.floored for schema in schemas.values()):
+            known = [a.name for a, counted in zip(attributes, counts, strict=True) if not counted[MISSING]]
+            body = msgspec.structs.replace(body, always_known=known)
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
                 f"{len(body.taken)} of {len(terms)} candidate terms were selected, by {body.patients} patients"

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
 from concilium.models.intervals import share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
@@ -377,7 +378,13 @@ def _say_missing(body: RuleBody, patient: Mapping[str, Any]) -> tuple[str, ...]:
     lines = [name for name in names if True in asked[name]]
     medians = f" As a number, {', '.join(lines)} {'counts' if len(lines) == 1 else 'count'} as the median."
     said = f"Missing: {', '.join(names)}. A rule holds for a missing value only where it says so."
-    return (said + medians if lines else said,)
+    said += medians if lines else ""
+    if unheard := [name for name in names if name in body.always_known]:
+        said += (
+            f" No patient of the model lacked {name_some(unheard)}, so that the risk may be far off. "
+            "Leave out what is not known: then the share of patients for whom a rule holds stands for it."
+        )
+    return (said,)
 
 
 def _say_doubt(body: RuleBody) -> tuple[str, ...]:

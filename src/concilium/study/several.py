@@ -27,7 +27,7 @@ from concilium.errors import (
     StudyError,
     StudyPending,
 )
-from concilium.evaluation.alarms import is_miscalibrated, tells_nothing
+from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
 from concilium.models.model_file import load
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.study.planning import plan_several, refuse_unfit
@@ -296,12 +296,24 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         return _Pick(
             None, f"none to take: of {_say_names(list(measured))} none is better than chance by its interval"
         )
+    wrong = {method: find_reversed(results[method].metrics.get("sites") or {}) for method in telling}
+    if all(wrong.values()):
+        where = _say_names(sorted({site for sites in wrong.values() for site in sites}))
+        return _Pick(
+            None,
+            f"none to take: patients of {where} are ranked the wrong way round; is the outcome inverted?",
+        )
+    telling = {method: row for method, row in telling.items() if not wrong[method]}
     believed = {
         method: row for method, row in telling.items() if not (row["tells_risks"] and is_miscalibrated(row))
     }
     taken, why = _choose_readable(believed or telling, key)
-    if left := [method for method in measured if method not in telling]:
+    if left := [method for method in measured if method not in wrong]:
         why += f"; cannot be told from chance: {_say_names(left)}"
+    if left := [method for method, sites in wrong.items() if sites]:
+        why += (
+            f"; passed over for a hospital whose patients are ranked the wrong way round: {_say_names(left)}"
+        )
     if believed and (left := [method for method in telling if method not in believed]):
         why += f"; passed over for a calibration slope outside 0.5 to 2: {_say_names(left)}"
     elif not believed:

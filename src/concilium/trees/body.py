@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.intervals import Interval, share_interval
+from concilium.models.intervals import CHOSEN, Interval, Z, share_interval
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.protocol.attributes import find_runs, say_edge
@@ -55,8 +55,9 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     measured: list[int] = []
     variance: float = 0.0
 
-    def find_interval(self, place: int) -> Interval:
-        """The interval of the share of one class among patients like these."""
+    def find_interval(self, place: int, *, chosen: bool = False) -> Interval:
+        """The interval of the share of one class among patients like these; `chosen`: the same patients chose the
+        questions that lead here, which noise hides where there is some."""
         counts = self.measured or self.counts
         return share_interval(
             counts[place],
@@ -64,6 +65,7 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             noise=self.variance,
             classes=len(counts),
             including=class_shares(self.counts)[place],
+            z=CHOSEN if chosen and not self.variance else Z,
         )
 
     @property

@@ -62,7 +62,9 @@ def explain(
         )
     named, patients = label(said.classes[best]), sum(counts[-1])
     notes = _say_stopped(body, path[-1], patient, dictionary)
-    interval = body.nodes[path[-1]].find_interval(best) if tells_noise(body, noisy) else None
+    interval = (
+        body.nodes[path[-1]].find_interval(best, chosen=path[-1] > 0) if tells_noise(body, noisy) else None
+    )
     first = f"{body.target} = {named} ({_say_share(shares[-1], patients, interval, noisy)})."
     why = say_reasons(named, reasons, noisy) or ([] if notes else [f"The model {NO_QUESTION}"])
     return Explanation(
@@ -144,9 +146,7 @@ def _explain_partly(
     patients = None if whole is None else sum(body.nodes[whole].counts)
     interval = None
     if tells_noise(body, noisy):
-        low, high = (
-            _mix_interval(body, resting, best) if whole is None else body.nodes[whole].find_interval(best)
-        )
+        low, high = _mix_interval(body, resting if whole is None else {whole: 1.0}, best)
         interval = min(low, chance), max(high, chance)
     named = label(body.in_words(dictionary).classes[best])
     first = f"{body.target} = {named} ({_say_share(chance, patients, interval, noisy, everyone=whole == 0)})."
@@ -197,7 +197,7 @@ def _mix_interval(body: TreeBody, resting: Mapping[int, float], place: int) -> I
     spread_out = sum(weight * (shares[node] - mixed) ** 2 for node, weight in resting.items()) / everyone
     below = above = Z**2 * float(spread_out)
     for node, weight in resting.items():
-        low, high = body.nodes[node].find_interval(place)
+        low, high = body.nodes[node].find_interval(place, chosen=node > 0)
         below += (weight * (shares[node] - low)) ** 2
         above += (weight * (high - shares[node])) ** 2
     return max(float(mixed - below**0.5), 0.0), min(float(mixed + above**0.5), 1.0)

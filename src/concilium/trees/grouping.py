@@ -22,8 +22,10 @@ from concilium.compiling import compiled
 from concilium.protocol.attributes import MISSING, Attribute
 
 TIE = 1e-9
-# Of the bits that it takes to name a question, how many it must gain.
-WORTH = 0.5
+# Of the bits that it takes to name a question, how many it must gain: at the root all, so that a tree of chance alone
+# is rare; below it half, which predicts best; and three quarters of those that name the sides of values, which chance
+# alone gains half of.
+WORTH, WORTH_AT_ROOT, WORTH_OF_VALUES = 0.5, 1.0, 0.75
 ANYWHERE = -1  # the place in line of a value that may join any group
 
 
@@ -276,7 +278,9 @@ def _join_bins(patients: NDArray[np.int64], missing_last: bool, min_leaf: int) -
     return leaders
 
 
-def halve(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int) -> Grouped:
+def halve(
+    table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: int, *, root: bool = False
+) -> Grouped:
     """Part the values of every attribute in two, where that leaves least entropy: each side with `min_leaf` patients.
 
     Cell 0 of a node's table has the class counts, then come the cells of each attribute. A number is parted at one of
@@ -289,7 +293,8 @@ def halve(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: i
     parted is one group.
     """
     merged, first = np.maximum(table, 0), np.arange(len(table))
-    attributes_bits = math.log2(max(len(attributes), 1))
+    worth, of_values = (WORTH_AT_ROOT, WORTH_AT_ROOT) if root else (WORTH, WORTH_OF_VALUES)
+    named = worth * math.log2(max(len(attributes), 1))
     start = 1
     for attribute in attributes:
         cells = start + np.array(attribute.in_branch_order, dtype=np.intp)
@@ -297,9 +302,9 @@ def halve(table: NDArray[np.int64], attributes: Sequence[Attribute], min_leaf: i
         numeric = attribute.numeric
         missing = numeric and attribute.missing
         if numeric:
-            sides = _part_numbers(counts, missing, min_leaf, attributes_bits)
+            sides = _part_numbers(counts, missing, min_leaf, named, worth)
         else:
-            sides = _part_values(counts, min_leaf, attributes_bits)
+            sides = _part_values(counts, min_leaf, named, of_values)
         there: NDArray[np.bool_] = counts.sum(axis=1) > 0
         # A value that nobody has leads no group: there is no telling where it belongs.
         leading = there | numeric
@@ -329,7 +334,9 @@ def _entropy(counts: NDArray[np.int64]) -> float:
 
 
 @compiled()
-def _part_numbers(counts: NDArray[np.int64], missing: bool, min_leaf: int, bits: float) -> NDArray[np.int64]:
+def _part_numbers(
+    counts: NDArray[np.int64], missing: bool, min_leaf: int, named: float, worth: float
+) -> NDArray[np.int64]:
     """For each bin in order (the last is missing, where `missing`) its side, 0 or 1; all 0 where no edge will do."""
     bins = len(counts) - missing
     sides = np.zeros(len(counts), dtype=np.int64)
@@ -352,7 +359,7 @@ def _part_numbers(counts: NDArray[np.int64], missing: bool, min_leaf: int, bits:
             here = _spread(one, other)
             if here < best - TIE:
                 best, edge, with_left = here, bin_ + 1, joins_left
-    if edge and before - best > WORTH * (bits + np.log2(edges)) + TIE:
+    if edge and before - best > named + worth * np.log2(edges) + TIE:
         sides[edge:bins] = 1
         if missing and not with_left:
             sides[bins] = 1
@@ -360,7 +367,7 @@ def _part_numbers(counts: NDArray[np.int64], missing: bool, min_leaf: int, bits:
 
 
 @compiled()
-def _part_values(counts: NDArray[np.int64], min_leaf: int, bits: float) -> NDArray[np.int64]:
+def _part_values(counts: NDArray[np.int64], min_leaf: int, named: float, worth: float) -> NDArray[np.int64]:
     """For each value its side, 0 or 1; all 0 where there is no way to part them."""
     patients = counts.sum(axis=1)
     common = np.flatnonzero(patients >= max(min_leaf, 1))
@@ -376,7 +383,7 @@ def _part_values(counts: NDArray[np.int64], min_leaf: int, bits: float) -> NDArr
     best, found = _part_in_order(tables, min_leaf)
     if len(rare) and len(common) > 1 and tables[-1].sum() < min_leaf:
         best = _join_rare(tables, best, found)
-    if _entropy(tables.sum(axis=0)) - best > WORTH * (bits + groups - 1):
+    if _entropy(tables.sum(axis=0)) - best > named + worth * (groups - 1):
         sides[common] = found[: len(common)]
         sides[rare] = found[-1]
     return sides

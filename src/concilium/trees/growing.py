@@ -47,9 +47,13 @@ class TreeGrowth:
         """Whether a branch may hold several values of an attribute."""
         return self.halves or self.groups
 
-    def arrange(self, table: NDArray[np.int64], attributes: Sequence[Attribute]) -> Grouped:
+    def arrange(
+        self, table: NDArray[np.int64], attributes: Sequence[Attribute], *, root: bool = False
+    ) -> Grouped:
         """The values of every attribute as branches of a node."""
-        join = group_values if self.groups else halve if self.halves else join_small
+        if self.halves:
+            return halve(table, attributes, self.min_leaf, root=root)
+        join = group_values if self.groups else join_small
         return join(table, attributes, self.min_leaf)
 
 
@@ -104,7 +108,7 @@ def grow(
         parents = {}
         here = [schema.attributes[index] for index in counted]
         starts = np.cumsum([1, *(attribute.size for attribute in here)]).tolist()
-        grouped = [growth.arrange(tables[node], here) for node in frontier]
+        grouped = [growth.arrange(tables[node], here, root=not node) for node in frontier]
         chosen = choose(
             [one.table for one in grouped], [a.size for a in here], growth.min_leaf, growth.criterion
         )
