@@ -69,6 +69,15 @@ def test_hospitals_are_those_of_a_column(ward):
     assert len(set(ids)) == 30
 
 
+def test_rules_are_about_the_variables_of_the_files_unless_bins_name_them(ward):
+    study = read(ward, f'{SERIES}\nvariables = ["HR", "Temp", "sepsis"]')
+    assert study.open_method().task.names == ("HR",)  # as bins say
+    (ward / "study.toml").write_text(
+        (ward / "study.toml").read_text().replace("[bins]\nHR", "[values]\nward")
+    )
+    assert cc.Study.read(ward / "study.toml").open_method().task.names == ("HR", "Temp")
+
+
 def test_the_outcome_may_come_from_a_table_of_the_same_patients(ward):
     dead = {f"p{number:04}": number % 2 for number in range(1, 31)}
     (ward / "deaths.csv").write_text(

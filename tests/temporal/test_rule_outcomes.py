@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import concilium as cc
+from concilium.cli.main import app
 from concilium.errors import ModelError, StudyError
 from concilium.models.explanation import say_risk_interval
 from concilium.models.private_descent import descend
@@ -20,7 +22,8 @@ from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.local_reports import ReportChannel
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
-from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, write_table
+from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, OutcomeModel, write_table
+from concilium.temporal.discovery_conversations import _part_conditions
 from concilium.temporal.discovery_search import LevelSearch, fill_parameters, make_rule
 from concilium.temporal.evaluation import count_points
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
@@ -447,6 +450,24 @@ def test_a_patients_picture_shades_each_window_where_the_rule_holds_and_fails(we
     panels = [truth for rule, truth in zip(used, truths, strict=True) for _ in rule.formula.variables]
     assert [shade == "#0b5c6b" for shade in shades] == panels
     assert len(root.findall(f"{space}circle")) == 6 * len(panels)
+    assert model.draw_patient(SEPTIC)._repr_svg_().startswith("<svg")  # for notebooks
+
+
+def test_a_patients_picture_begins_with_what_can_be_judged(weighed):
+    model, _ = weighed
+    for name in NORMAL:
+        picture = ElementTree.fromstring(model.draw_patient({name: SEPTIC[name]}, most=1))
+        assert any((text.text or "").startswith(("holds: ", "fails: ")) for text in picture.iter())
+
+
+def test_a_page_has_the_answer_above_the_picture(weighed, tmp_path):
+    model, page = weighed[0], tmp_path / "patient.html"
+    model.save(tmp_path / "model.json")
+    values = [f"{name}={','.join(map(str, own))}" for name, own in SEPTIC.items()]
+    said = CliRunner().invoke(app, ["consult", str(tmp_path / "model.json"), *values, "--picture", str(page)])
+    assert said.exit_code == 0
+    written = page.read_text()
+    assert written.index(said.output.splitlines()[0]) < written.index(model.draw_patient(SEPTIC))
 
 
 # A search for what tells the outcome
@@ -501,6 +522,21 @@ def test_what_only_the_ill_have_is_found_where_outcomes_are_told_apart():
     assert not found["prevalence"]
     assert "F[?] Temp >= ?" in found["discrimination"]
     assert model.rules_[0].odds > 1
+
+
+@pytest.mark.parametrize("judged_by_many", [True, False])
+def test_rules_that_noise_alone_could_be_are_left_out(judged_by_many):
+    rules = [
+        FoundRule(
+            text=text, structure=text, prevalence=0.2, interval=(0.1, 0.3), share=0.5, share_interval=(0, 1)
+        )
+        for text in RULES[:2]
+    ]
+    counts = np.array([[300, 200, 500, 400] if judged_by_many else [9, 9, 9, 9], [4, -3, 6, 2]])
+    kept, _ = _part_conditions(
+        cc.RuleDiscovery(**STUDY), rules, rules, counts, 10.0, OutcomeModel(None, EVENLY, 0.1)
+    )
+    assert [rule.text for rule in kept] == [rule.text for rule in (rules[:1] if judged_by_many else rules)]
 
 
 def test_the_text_parts_rules_that_tell_from_those_that_may_not():

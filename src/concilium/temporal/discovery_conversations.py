@@ -290,19 +290,27 @@ def _part_conditions(
     deviation: float,
     model: OutcomeModel,
 ) -> Weighed:
-    """The rules, ranked, and the model with the conditions beside them, but for those that noise alone could be."""
+    """The rules, ranked, and the model with the conditions beside them. What hardly anybody can be judged by, where
+    others can be judged by many, is left out: noise alone could be it."""
     static = set(study.task.static_names)
     beside: list[FoundRule] = []
     unknown: list[str] = []
+    unseen: set[str] = set()
+    nobody_at = 3 * 2 * deviation  # of the sum of four cells
+    judged_by_most = float(counts.sum(axis=1).max(initial=0))
     for one, row in zip(known, counts, strict=True):
+        nobody = one.weight is None and float(row.sum()) <= nobody_at
         if one.formula.variables <= static:
-            if one.weight is None and float(row.sum()) <= 3 * 2 * deviation:  # of four cells
+            if nobody:
                 unknown += one.formula.variables
             elif one.share is not None and one.share_interval is not None:
                 beside.append(msgspec.structs.replace(one, prevalence=one.share, interval=one.share_interval))
+        elif nobody and judged_by_most > 2 * nobody_at:
+            unseen.add(one.text)
     kept = {name for one in beside for name in one.formula.variables}
     lacking = tuple(name for name in dict.fromkeys(unknown) if name not in kept)
-    return rank_rules(rules, known), replace(model, beside=tuple(beside), unknown=lacking)
+    ranked = rank_rules([rule for rule in rules if rule.text not in unseen], known)
+    return ranked, replace(model, beside=tuple(beside), unknown=lacking)
 
 
 def _fit_weights(
