@@ -355,6 +355,32 @@ def test_risks_are_those_of_a_logistic_regression_on_the_same_votes(weighed):
     assert risks.min() < 0.25
 
 
+def test_no_rule_argues_against_what_it_says_by_itself(weighed):
+    """Rules repeat each other: of two that say nearly the same, one would turn."""
+    weights = [(rule.weight, rule.odds) for rule in weighed[0].rules_ if rule.weight]
+    assert len(weights) > 3
+    assert all((weight > 0) == (odds > 1) for weight, odds in weights)
+
+
+def test_a_sign_holds_a_coefficient_at_nothing_and_leaves_others_alone():
+    def run(signs):
+        rows, target = np.array([[1.0, 0.95], [0.95, 1.0]]), np.array([1.0, -0.5])
+        steps = descend(ask, np.array([0.1, 0.1]), np.eye(2), np.ones(2), 1e-9, 400, signs)
+        w = next(steps)
+        try:
+            while True:
+                w = steps.send(rows @ w - target)
+        except StopIteration as end:
+            return end.value
+
+    def ask(w):
+        return (yield w)
+
+    free, held = run(None), run(np.array([0.0, 1.0]))
+    assert free[1] < -1
+    assert held == pytest.approx([1.0, 0.0], abs=0.02)
+
+
 def test_septic_courses_are_at_more_risk_than_normal_ones(weighed):
     model, _ = weighed
     normal, septic = model.predict_proba([NORMAL, SEPTIC])[:, 1]

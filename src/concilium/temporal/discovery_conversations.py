@@ -339,7 +339,7 @@ def _fit_weights(
         return mean
 
     noise = _find_deviation(partners, each, widened) * 2.0**-PLACES / float(patients.sum())
-    w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS)
+    w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS, begun.signs)
     return end_descent(begun, w, model.effects, noise, GRADIENTS, float(patients.sum()))
 
 

@@ -149,10 +149,12 @@ class _DescentStart:
     hessian: Floats
     doubt: Floats
     norm: float
+    signs: Floats
 
 
 def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> _DescentStart:
-    """Of the rules that tell something; the intercept comes first."""
+    """Of the rules that tell something; the intercept comes first. No rule argues against what it says by itself: a
+    weight that would turn is held at nothing."""
     count = len(effects)
     # What a rule says by itself, shrunk by as much of it as is sampling and noise.
     logs = np.array([math.log(effect.odds) * max(1 - 1 / effect.surprise**2, 0.0) for effect in effects])
@@ -161,7 +163,8 @@ def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> _DescentS
     spread = np.maximum(shares * (1 - shares), 0.01)
     hessian = np.diag(prevalence * (1 - prevalence) * np.concatenate(([1.0], spread)))
     doubt = np.concatenate(([DOUBT_OF_INTERCEPT], np.full(count, DOUBT)))
-    return _DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)))
+    signs = np.sign(np.concatenate(([0.0], logs)))
+    return _DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)), signs)
 
 
 def end_descent(

@@ -356,7 +356,7 @@ def find_why_silent(body: DiscoveryBody) -> str | None:
 
 SIZE_SHARE, NAME_SHARE = Fraction(1, 1000), Fraction(1, 20)
 """Of the budget: for how many patients there are, and for which variables occur."""
-HOURS_SHARE, OUTCOME_SHARE, FIT_SHARE = Fraction(1, 100), Fraction(1, 10), Fraction(1, 5)
+HOURS_SHARE, OUTCOME_SHARE, FIT_SHARE = Fraction(1, 100), Fraction(1, 5), Fraction(1, 5)
 """For when the outcome begins, for how many fulfil each rule with and without it, and for weights."""
 RULES_SHARE = Fraction(1, 10)
 """Without an outcome: for how many have the rules with their very numbers."""
