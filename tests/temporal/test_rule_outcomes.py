@@ -27,7 +27,7 @@ from concilium.temporal.discovery_conversations import _part_conditions
 from concilium.temporal.discovery_search import LevelSearch, fill_parameters, make_rule
 from concilium.temporal.evaluation import count_points
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
-from concilium.temporal.outcome_fit import begin_descent, end_descent, find_effects
+from concilium.temporal.outcome_fit import begin_descent, choose_fitted, end_descent, find_effects
 from concilium.temporal.outcome_questions import (
     CELLS,
     AskOutcomeHours,
@@ -550,6 +550,13 @@ def test_what_only_the_ill_have_is_found_where_outcomes_are_told_apart():
     assert model.rules_[0].odds > 1
 
 
+def test_rules_that_nobody_can_be_judged_by_get_no_weight():
+    telling, silent = [400, 100, 100, 400], [30, -10, -15, 20]
+    effects = find_effects(np.array([telling, silent, telling]), [10.0] * 3)
+    assert effects[1].surprise > 1
+    assert choose_fitted(effects) == [0, 2]
+
+
 @pytest.mark.parametrize("judged_by_many", [True, False])
 def test_rules_that_noise_alone_could_be_are_left_out(judged_by_many):
     rules = [
@@ -560,7 +567,11 @@ def test_rules_that_noise_alone_could_be_are_left_out(judged_by_many):
     ]
     counts = np.array([[300, 200, 500, 400] if judged_by_many else [9, 9, 9, 9], [4, -3, 6, 2]])
     kept, _ = _part_conditions(
-        cc.RuleDiscovery(**STUDY), rules, rules, counts, 10.0, OutcomeModel(None, EVENLY, 0.1)
+        cc.RuleDiscovery(**STUDY),
+        rules,
+        rules,
+        find_effects(counts, [10.0, 10.0]),
+        OutcomeModel(None, EVENLY, 0.1),
     )
     assert [rule.text for rule in kept] == [rule.text for rule in (rules[:1] if judged_by_many else rules)]
 

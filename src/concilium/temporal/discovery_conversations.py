@@ -41,6 +41,7 @@ from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import is_vacuous
 from concilium.temporal.local_search import BinQuestion, ReportQuestion, find_groups
 from concilium.temporal.outcome_fit import (
+    LEAST_KNOWN,
     FittedWeights,
     RuleEffect,
     begin_descent,
@@ -276,8 +277,7 @@ def _weigh_outcomes(
         study,
         rules,
         known,
-        counts,
-        deviation,
+        effects,
         OutcomeModel(fitted, weights, float(patients[0] / patients.sum())),
     )
 
@@ -286,8 +286,7 @@ def _part_conditions(
     study: RuleDiscovery,
     rules: Sequence[FoundRule],
     known: Sequence[FoundRule],
-    counts: NDArray[Any],
-    deviation: float,
+    effects: Sequence[RuleEffect],
     model: OutcomeModel,
 ) -> Weighed:
     """The rules, ranked, and the model with the conditions beside them. What hardly anybody can be judged by, where
@@ -296,16 +295,15 @@ def _part_conditions(
     beside: list[FoundRule] = []
     unknown: list[str] = []
     unseen: set[str] = set()
-    nobody_at = 3 * 2 * deviation  # of the sum of four cells
-    judged_by_most = float(counts.sum(axis=1).max(initial=0))
-    for one, row in zip(known, counts, strict=True):
-        nobody = one.weight is None and float(row.sum()) <= nobody_at
+    many = max(effect.known for effect in effects) > 2 * LEAST_KNOWN
+    for one, effect in zip(known, effects, strict=True):
+        seen = effect.known > LEAST_KNOWN
         if one.formula.variables <= static:
-            if nobody:
+            if not seen:
                 unknown += one.formula.variables
             elif one.share is not None and one.share_interval is not None:
                 beside.append(msgspec.structs.replace(one, prevalence=one.share, interval=one.share_interval))
-        elif nobody and judged_by_most > 2 * nobody_at:
+        elif many and not seen:
             unseen.add(one.text)
     kept = {name for one in beside for name in one.formula.variables}
     lacking = tuple(name for name in dict.fromkeys(unknown) if name not in kept)
@@ -414,9 +412,7 @@ def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation
             (fitted.errors[0], *(fitted.errors[1 + place] for place in telling)),
         )
     known = enter_effects(judged, effects, telling, fitted)
-    return _part_conditions(
-        study, rules, known, counts, max(spread), OutcomeModel(fitted, EVENLY, prevalence)
-    )
+    return _part_conditions(study, rules, known, effects, OutcomeModel(fitted, EVENLY, prevalence))
 
 
 def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:

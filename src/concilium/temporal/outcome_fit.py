@@ -31,6 +31,8 @@ DOUBT = 0.5
 DOUBT_OF_INTERCEPT = 1.0
 LEAST_SURPRISE = 1.0
 """A rule joins the fit from so many standard deviations on, where any rule at all is sure to say something."""
+LEAST_KNOWN = 3.0
+"""A rule by which fewer can be judged, in standard deviations of the noise, could be judged by nobody."""
 MOST_FITTED = 60
 START = 1.5
 """Rules repeat each other: each starts with its log odds ratio, times this, over the number of rules."""
@@ -50,6 +52,8 @@ class RuleEffect:
     """How many standard deviations it is from saying nothing."""
     error: float
     """The standard error of the logarithm of the odds ratio."""
+    known: float
+    """How many patients can be judged by it, in standard deviations of the noise."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def _find_effect(row: Floats, noise: float, level: float) -> RuleEffect:
         enough and surprise > level,
         surprise,
         error,
+        float(row.sum()) / (2 * noise) if noise else math.inf,  # of four cells
     )
 
 
@@ -106,7 +111,11 @@ def choose_fitted(effects: Sequence[RuleEffect]) -> list[int]:
     if not any(effect.tells for effect in effects):
         return []
     order = sorted(range(len(effects)), key=lambda place: -effects[place].surprise)[:MOST_FITTED]
-    return sorted(place for place in order if effects[place].surprise >= LEAST_SURPRISE)
+    return sorted(
+        place
+        for place in order
+        if effects[place].surprise >= LEAST_SURPRISE and effects[place].known > LEAST_KNOWN
+    )
 
 
 def choose_one_of_each(
