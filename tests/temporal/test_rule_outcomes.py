@@ -26,6 +26,7 @@ from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, OutcomeM
 from concilium.temporal.discovery_conversations import _part_conditions
 from concilium.temporal.discovery_search import LevelSearch, fill_parameters, make_rule
 from concilium.temporal.evaluation import count_points
+from concilium.temporal.formula import Limit
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
 from concilium.temporal.outcome_fit import begin_descent, choose_fitted, end_descent, find_effects
 from concilium.temporal.outcome_questions import (
@@ -37,9 +38,9 @@ from concilium.temporal.outcome_questions import (
     judge_rules,
 )
 from concilium.temporal.outcome_windows import EVENLY, HOURS, count_hours, find_judged_windows, match_controls
-from concilium.temporal.rule_grammar import RuleGrammar
+from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
 from concilium.temporal.rule_questions import AskRuleCounts, prepare
-from concilium.temporal.rule_task import RulePart, open_part
+from concilium.temporal.rule_task import ALL_RELATIONS, RulePart, open_part
 
 parse = cc.stl.parse
 RICH = cc.Policy(budget=cc.Budget("unlimited"))
@@ -152,9 +153,33 @@ def test_noise_never_makes_an_empty_interval(counts, quantile):
     for together in (True, False):
         pair = PairBins((4.0, 8.0, 10.0, 12.0, 14.0), together)
         chosen, candidates = pair.find_middle(np.array(counts), 10.0, quantile, 1.96)
-        upper, lower = pair.choose(chosen)
-        assert (upper > lower) is together
         assert chosen in candidates
+        if chosen < len(pair.pairs):
+            upper, lower = pair.choose(chosen)
+            assert (upper > lower) is together
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("G[0,2](score >= 1 and score <= 1)", True),  # as the paper writes "= 1"
+        ("G[0,2](score < 1 or score > 1)", True),
+        ("G[0,2](score >= 1 and score <= 0)", False),  # which no pair stands for
+    ],
+)
+def test_limits_may_be_one_number_and_no_pair_is_made_up(text, complete):
+    structure = abstract(parse(text), STRUCTURE)
+    grammar = RuleGrammar({"score": (0, 1, 2)}, [(0, 2)], relations=ALL_RELATIONS, limits=2, wide=True)
+    interval, pair = grammar.find_bins(structure)
+    limits = sorted(
+        (part for part in parse(text).walk() if isinstance(part, Limit)), key=lambda one: one.relation
+    )
+    cell = pair.place([tuple(one.number for one in limits)])
+    counts = np.append([100, 0], 100 * (np.arange(len(pair)) == cell))
+    rule = make_rule(structure, 100, 1.0, 100, 1.0)
+    (filled,) = fill_parameters([rule], [(interval, pair)], counts, [1.0], 0.5)
+    assert (str(filled.formula) == str(parse(text).canonical())) is complete
+    assert bool(filled.formula.open_places) is not complete
 
 
 @pytest.mark.parametrize(
