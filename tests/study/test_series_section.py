@@ -10,7 +10,7 @@ import concilium as cc
 from concilium.cli.demo_patients import make_ward
 from concilium.errors import RecordsError, StudyError
 from concilium.models.model_file import load
-from concilium.study.courses import read_populations
+from concilium.study.courses import _say_quiet, read_populations
 
 STUDY = """
 [study]
@@ -174,3 +174,12 @@ def test_a_run_puts_age_beside_the_rules_and_says_what_never_changes(tmp_path):
     path.write_text(text.replace('static = ["Age"]', "static = []").replace("[bins]", "[bins]\nAge = [65]"))
     cc.Study.read(path).run(tmp_path / "before", warn=said.append)
     assert any("'Age' has one value in each stay" in one for one in said)
+
+
+def test_a_threshold_that_flags_nobody_is_named(ward):
+    study = read(ward, SERIES)
+    assert "nobody is predicted sepsis = 1" in (
+        _say_quiet(study, {"sensitivity": 0.0, "specificity": 1.0}) or ""
+    )
+    assert _say_quiet(study, {"sensitivity": 0.1, "specificity": 1.0}) is None
+    assert _say_quiet(study, {}) is None  # where nothing was measured
