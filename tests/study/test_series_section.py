@@ -10,7 +10,7 @@ import concilium as cc
 from concilium.cli.demo_patients import make_ward
 from concilium.errors import RecordsError, StudyError
 from concilium.models.model_file import load
-from concilium.study.courses import read_populations
+from concilium.study.courses import _say_quiet, read_populations
 
 STUDY = """
 [study]
@@ -67,6 +67,15 @@ def test_hospitals_are_those_of_a_column(ward):
     }
     ids = [one for part in dealt.values() for one in part.series.ids]
     assert len(set(ids)) == 30
+
+
+def test_rules_are_about_the_variables_of_the_files_unless_bins_name_them(ward):
+    study = read(ward, f'{SERIES}\nvariables = ["HR", "Temp", "sepsis"]')
+    assert study.open_method().task.names == ("HR",)  # as bins say
+    (ward / "study.toml").write_text(
+        (ward / "study.toml").read_text().replace("[bins]\nHR", "[values]\nward")
+    )
+    assert cc.Study.read(ward / "study.toml").open_method().task.names == ("HR", "Temp")
 
 
 def test_the_outcome_may_come_from_a_table_of_the_same_patients(ward):
@@ -165,3 +174,12 @@ def test_a_run_puts_age_beside_the_rules_and_says_what_never_changes(tmp_path):
     path.write_text(text.replace('static = ["Age"]', "static = []").replace("[bins]", "[bins]\nAge = [65]"))
     cc.Study.read(path).run(tmp_path / "before", warn=said.append)
     assert any("'Age' has one value in each stay" in one for one in said)
+
+
+def test_a_threshold_that_flags_nobody_is_named(ward):
+    study = read(ward, SERIES)
+    assert "nobody is predicted sepsis = 1" in (
+        _say_quiet(study, {"sensitivity": 0.0, "specificity": 1.0}) or ""
+    )
+    assert _say_quiet(study, {"sensitivity": 0.1, "specificity": 1.0}) is None
+    assert _say_quiet(study, {}) is None  # where nothing was measured

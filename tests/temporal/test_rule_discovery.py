@@ -216,6 +216,18 @@ def test_many_variables_are_looked_for_first():
     assert structures(model) == set(find_truth())
 
 
+def test_rules_are_about_the_variables_that_a_study_states():
+    own = {"variables": ["HR", "score", "Lactate", "zonk", "sepsis"], "bins": {"score": [2.0, 5.0]}}
+    stated = cc.RuleDiscovery("sepsis", **own)
+    assert stated.task.names == ("HR", "Lactate", "score")  # of a clinical range, or with bins
+    assert stated.task.edges["score"] == (2.0, 5.0)
+    assert stated._say_left_out() == ["left out: zonk (no clinical range is known: give bins)"]
+    with pytest.raises(StudyError, match="no clinical range is known of zonk: give bins"):
+        cc.RuleDiscovery("sepsis", variables=["zonk"])
+    aged = cc.RuleDiscovery("sepsis", variables=["HR", "Age"], window="6h")
+    assert (aged.task.names, aged.task.static_names) == (("HR",), ("Age",))
+
+
 # What one patient can change
 
 

@@ -6,15 +6,38 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
+import pytest
+
 from concilium.cli.demo_patients import make_ward
 
-PAGE = (Path(__file__).parents[2] / "docs" / "rule-discovery.md").read_text(encoding="utf-8")
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "rule-discovery.md").read_text(encoding="utf-8")
+SEPSIS = REPOSITORY.parent / "shared" / "data" / "sepsis-challenge2019" / "challenge2019_sample2000.parquet"
+AT_HAND = pytest.mark.skipif(not SEPSIS.exists(), reason="the sepsis sample is not at hand")
+NAMES = ["HR", "Temp", "Resp", "MAP"]
 
 
-def test_the_page_runs(tmp_path, monkeypatch, capsys):
+def write_real_wards():
+    """A thousand stays of the sepsis challenge, dealt to three files."""
+    columns = ["patient", "ICULOS", *NAMES, "SepsisLabel"]
+    table = pd.read_parquet(SEPSIS, columns=columns).rename(
+        columns={"ICULOS": "time", "SepsisLabel": "sepsis"}
+    )
+    places = table["patient"].rank(method="dense").astype(int)
+    for place, name in enumerate(("north", "south", "west")):
+        table[(places <= 1000) & (places % 3 == place)].to_csv(f"{name}.csv", index=False)
+
+
+@pytest.mark.filterwarnings("ignore::concilium.records.series_description.OddValues")
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=AT_HAND)])
+def test_the_page_runs(tmp_path, monkeypatch, capsys, real):
     monkeypatch.chdir(tmp_path)
+    if real:
+        write_real_wards()
     for seed, name in enumerate(("north", "south", "west")):
-        make_ward(60, seed).to_csv(f"{name}.csv", index=False)
+        if not real:
+            make_ward(60, seed).to_csv(f"{name}.csv", index=False)
         rows = [f'{number},"G[0,5] HR >= {90 if number % 3 else 60}"' for number in range(1200)]
         Path(f"{name}-rules.csv").write_text("\n".join(["patient,rule", *rows]) + "\n")
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import concilium as cc
+from concilium.cli.main import app
 from concilium.errors import ModelError, StudyError
 from concilium.models.explanation import say_risk_interval
 from concilium.models.private_descent import descend
@@ -20,11 +22,13 @@ from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.local_reports import ReportChannel
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
-from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, write_table
+from concilium.temporal.discovery_body import DiscoveryBody, FoundRule, OutcomeModel, write_table
+from concilium.temporal.discovery_conversations import _part_conditions
 from concilium.temporal.discovery_search import LevelSearch, fill_parameters, make_rule
 from concilium.temporal.evaluation import count_points
+from concilium.temporal.formula import Limit
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
-from concilium.temporal.outcome_fit import begin_descent, end_descent, find_effects
+from concilium.temporal.outcome_fit import begin_descent, choose_fitted, end_descent, find_effects
 from concilium.temporal.outcome_questions import (
     CELLS,
     AskOutcomeHours,
@@ -34,9 +38,9 @@ from concilium.temporal.outcome_questions import (
     judge_rules,
 )
 from concilium.temporal.outcome_windows import EVENLY, HOURS, count_hours, find_judged_windows, match_controls
-from concilium.temporal.rule_grammar import RuleGrammar
+from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
 from concilium.temporal.rule_questions import AskRuleCounts, prepare
-from concilium.temporal.rule_task import RulePart, open_part
+from concilium.temporal.rule_task import ALL_RELATIONS, RulePart, open_part
 
 parse = cc.stl.parse
 RICH = cc.Policy(budget=cc.Budget("unlimited"))
@@ -149,9 +153,33 @@ def test_noise_never_makes_an_empty_interval(counts, quantile):
     for together in (True, False):
         pair = PairBins((4.0, 8.0, 10.0, 12.0, 14.0), together)
         chosen, candidates = pair.find_middle(np.array(counts), 10.0, quantile, 1.96)
-        upper, lower = pair.choose(chosen)
-        assert (upper > lower) is together
         assert chosen in candidates
+        if chosen < len(pair.pairs):
+            upper, lower = pair.choose(chosen)
+            assert (upper > lower) is together
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("G[0,2](score >= 1 and score <= 1)", True),  # as the paper writes "= 1"
+        ("G[0,2](score < 1 or score > 1)", True),
+        ("G[0,2](score >= 1 and score <= 0)", False),  # which no pair stands for
+    ],
+)
+def test_limits_may_be_one_number_and_no_pair_is_made_up(text, complete):
+    structure = abstract(parse(text), STRUCTURE)
+    grammar = RuleGrammar({"score": (0, 1, 2)}, [(0, 2)], relations=ALL_RELATIONS, limits=2, wide=True)
+    interval, pair = grammar.find_bins(structure)
+    limits = sorted(
+        (part for part in parse(text).walk() if isinstance(part, Limit)), key=lambda one: one.relation
+    )
+    cell = pair.place([tuple(one.number for one in limits)])
+    counts = np.append([100, 0], 100 * (np.arange(len(pair)) == cell))
+    rule = make_rule(structure, 100, 1.0, 100, 1.0)
+    (filled,) = fill_parameters([rule], [(interval, pair)], counts, [1.0], 0.5)
+    assert (str(filled.formula) == str(parse(text).canonical())) is complete
+    assert bool(filled.formula.open_places) is not complete
 
 
 @pytest.mark.parametrize(
@@ -352,6 +380,32 @@ def test_risks_are_those_of_a_logistic_regression_on_the_same_votes(weighed):
     assert risks.min() < 0.25
 
 
+def test_no_rule_argues_against_what_it_says_by_itself(weighed):
+    """Rules repeat each other: of two that say nearly the same, one would turn."""
+    weights = [(rule.weight, rule.odds) for rule in weighed[0].rules_ if rule.weight]
+    assert len(weights) > 3
+    assert all((weight > 0) == (odds > 1) for weight, odds in weights)
+
+
+def test_a_sign_holds_a_coefficient_at_nothing_and_leaves_others_alone():
+    def run(signs):
+        rows, target = np.array([[1.0, 0.95], [0.95, 1.0]]), np.array([1.0, -0.5])
+        steps = descend(ask, np.array([0.1, 0.1]), np.eye(2), np.ones(2), 1e-9, 400, signs)
+        w = next(steps)
+        try:
+            while True:
+                w = steps.send(rows @ w - target)
+        except StopIteration as end:
+            return end.value
+
+    def ask(w):
+        return (yield w)
+
+    free, held = run(None), run(np.array([0.0, 1.0]))
+    assert free[1] < -1
+    assert held == pytest.approx([1.0, 0.0], abs=0.02)
+
+
 def test_septic_courses_are_at_more_risk_than_normal_ones(weighed):
     model, _ = weighed
     normal, septic = model.predict_proba([NORMAL, SEPTIC])[:, 1]
@@ -447,6 +501,24 @@ def test_a_patients_picture_shades_each_window_where_the_rule_holds_and_fails(we
     panels = [truth for rule, truth in zip(used, truths, strict=True) for _ in rule.formula.variables]
     assert [shade == "#0b5c6b" for shade in shades] == panels
     assert len(root.findall(f"{space}circle")) == 6 * len(panels)
+    assert model.draw_patient(SEPTIC)._repr_svg_().startswith("<svg")  # for notebooks
+
+
+def test_a_patients_picture_begins_with_what_can_be_judged(weighed):
+    model, _ = weighed
+    for name in NORMAL:
+        picture = ElementTree.fromstring(model.draw_patient({name: SEPTIC[name]}, most=1))
+        assert any((text.text or "").startswith(("holds: ", "fails: ")) for text in picture.iter())
+
+
+def test_a_page_has_the_answer_above_the_picture(weighed, tmp_path):
+    model, page = weighed[0], tmp_path / "patient.html"
+    model.save(tmp_path / "model.json")
+    values = [f"{name}={','.join(map(str, own))}" for name, own in SEPTIC.items()]
+    said = CliRunner().invoke(app, ["consult", str(tmp_path / "model.json"), *values, "--picture", str(page)])
+    assert said.exit_code == 0
+    written = page.read_text()
+    assert written.index(said.output.splitlines()[0]) < written.index(model.draw_patient(SEPTIC))
 
 
 # A search for what tells the outcome
@@ -501,6 +573,32 @@ def test_what_only_the_ill_have_is_found_where_outcomes_are_told_apart():
     assert not found["prevalence"]
     assert "F[?] Temp >= ?" in found["discrimination"]
     assert model.rules_[0].odds > 1
+
+
+def test_rules_that_nobody_can_be_judged_by_get_no_weight():
+    telling, silent = [400, 100, 100, 400], [30, -10, -15, 20]
+    effects = find_effects(np.array([telling, silent, telling]), [10.0] * 3)
+    assert effects[1].surprise > 1
+    assert choose_fitted(effects) == [0, 2]
+
+
+@pytest.mark.parametrize("judged_by_many", [True, False])
+def test_rules_that_noise_alone_could_be_are_left_out(judged_by_many):
+    rules = [
+        FoundRule(
+            text=text, structure=text, prevalence=0.2, interval=(0.1, 0.3), share=0.5, share_interval=(0, 1)
+        )
+        for text in RULES[:2]
+    ]
+    counts = np.array([[300, 200, 500, 400] if judged_by_many else [9, 9, 9, 9], [4, -3, 6, 2]])
+    kept, _ = _part_conditions(
+        cc.RuleDiscovery(**STUDY),
+        rules,
+        rules,
+        find_effects(counts, [10.0, 10.0]),
+        OutcomeModel(None, EVENLY, 0.1),
+    )
+    assert [rule.text for rule in kept] == [rule.text for rule in (rules[:1] if judged_by_many else rules)]
 
 
 def test_the_text_parts_rules_that_tell_from_those_that_may_not():

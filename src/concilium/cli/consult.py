@@ -14,6 +14,7 @@ from concilium.cli.output import Json, ModelFile, say, say_json
 from concilium.errors import ModelError, nearest
 
 if TYPE_CHECKING:
+    from concilium.models.explanation import Explanation
     from concilium.records.columns import Value
 
 Patient = dict[str, "Value | list[Value | None] | None"]
@@ -37,7 +38,8 @@ def consult(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of temporal rules: draw the patient's measurements, and the windows of the rules (SVG).",
+            help="Of temporal rules: draw the patient's measurements, and the windows of the rules, as SVG or, if "
+            "FILE ends in .html, as a page with the answer.",
         ),
     ] = None,
 ) -> None:
@@ -62,7 +64,7 @@ def consult(
     _refuse_misspelt(patients, {*method.attributes_, *Query.parse(method.query).attributes})
     explanations = [method.explain(row, anyway=anyway) for row in patients]
     if picture is not None:
-        _draw(method, patients, picture)
+        _draw(method, patients, explanations, picture)
     if as_json:
         plain = [msgspec.to_builtins(explanation) for explanation in explanations]
         say_json(plain[0] if len(plain) == 1 else plain)
@@ -73,13 +75,18 @@ def consult(
         say(str(explanation))
 
 
-def _draw(method: Any, patients: list[Patient], place: Path) -> None:
+def _draw(method: Any, patients: list[Patient], explanations: list[Explanation], place: Path) -> None:
     """The picture of one patient, for the hospital's own eyes."""
     if not hasattr(method, "draw_patient"):
         raise ModelError(f"{method.called} draws no picture of a patient: --picture is for temporal rules")
     if len(patients) != 1:
         raise ModelError(f"--picture draws one patient; there are {len(patients)}")
-    place.write_text(method.draw_patient(patients[0]), encoding="utf-8")
+    content = method.draw_patient(patients[0])
+    if place.suffix.lower() in (".html", ".htm"):
+        from concilium.consult.rule_report import render_patient_page
+
+        content = render_patient_page(explanations[0], content)
+    place.write_text(content, encoding="utf-8")
 
 
 def _refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:

@@ -1,4 +1,5 @@
-"""A vote of temporal rules as one page of HTML that stands alone, with courses that fulfil and break each rule.
+"""Temporal rules as one page of HTML that stands alone: a vote with courses that fulfil and break each rule, or what
+rules say of one patient.
 
 docs/methods.md, section 6.6.
 """
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from concilium.consult.report import FIGURES, make_environment
 from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
+from concilium.models.explanation import Explanation
 from concilium.temporal.learning import LabelledWindows, RuleVote, cast_votes
 from concilium.temporal.trajectories import draw_trajectories
 
@@ -63,6 +65,19 @@ def render_rule_report(
                 markupsafe.Markup(draw_trajectories(vote.rules[place], windows.series))
                 for place in order[:pictures]
             ],
+        )
+    )
+
+
+def render_patient_page(explanation: Explanation, picture: str) -> str:
+    """The page of one patient: what rules say, in sentences, above the picture of what was measured."""
+    return (
+        make_environment()
+        .get_template("patient_page.html.jinja")
+        .render(
+            title=f"{explanation.target}: one patient",
+            sentences=explanation.sentences,
+            picture=markupsafe.Markup(picture),
         )
     )
 

@@ -14,9 +14,18 @@ SMALL = 12
 UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def draw_frame(title: str, parts: Sequence[str], width: float, height: float, margin: int = 0) -> str:
+class Picture(str):
+    """An SVG picture as text, which notebooks draw."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+def draw_frame(title: str, parts: Sequence[str], width: float, height: float, margin: int = 0) -> Picture:
     """A picture of this size; `margin` is what it leaves free at the left and above."""
-    return "\n".join(
+    lines = "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-margin} {-margin} {width:g} {height:g}" '
             f'width="{width:g}" height="{height:g}" role="img" font-family="{FONT}" font-size="{SMALL}" fill="{INK}">',
@@ -26,6 +35,7 @@ def draw_frame(title: str, parts: Sequence[str], width: float, height: float, ma
             "",
         ]
     )
+    return Picture(lines)
 
 
 def printable(text: str) -> str:

@@ -32,10 +32,17 @@ TINY = 1e-12
 
 
 def descend(
-    ask: AskMean, start: Vector, hessian: NDArray[np.float64], doubt: Vector, noise: float, rounds: int
+    ask: AskMean,
+    start: Vector,
+    hessian: NDArray[np.float64],
+    doubt: Vector,
+    noise: float,
+    rounds: int,
+    signs: Vector | None = None,
 ) -> Conversation[Vector]:
     """The average point after so many questions. `doubt`: how far each coefficient may be from its start (a standard
-    deviation); `noise`: the standard deviation of each number of one gradient."""
+    deviation); `noise`: the standard deviation of each number of one gradient; `signs`: 1 or -1 for coefficients that
+    are held at 0 where they would turn, 0 for others."""
     # The prior's precision times the variance of the noise.
     held = _average(noise, rounds) / doubt**2
     system = hessian @ hessian + np.diag(held + TINY)
@@ -47,6 +54,8 @@ def descend(
             pace = _slow_down(pace, hessian, w - before[0], gradient - before[1], noise)
         before = w, gradient
         w = w - pace * np.linalg.solve(system, hessian @ gradient + held * (w - start))
+        if signs is not None:
+            w = np.where(signs * w < 0, 0.0, w)
         average = average + (w - average) * 2 / (turn + 1)
     return average
 

@@ -221,6 +221,9 @@ def conduct_courses(study: Study, work: WorkInProgress, on_round: Tell, warn: Te
         if (alarm := _find_alarm(found)) is not None:
             warn(alarm)
             metrics["evaluation"] = f"{metrics['evaluation']}; {alarm}"
+    if (quiet := _say_quiet(study, summary["overall"])) is not None:
+        warn(quiet)
+        metrics["evaluation"] = f"{metrics['evaluation']}; {quiet}"
     if held_back and isinstance(method, RuleDiscovery):
         metrics["discovery"] = _describe(_judge(method, learn))
         metrics["evaluation"] = f"{metrics['evaluation']}; {_say_figures(metrics['discovery'], method)}"
@@ -317,6 +320,16 @@ def _say_ward(found: Mapping[str, Any]) -> str:
     return (
         f"{said}; to find {found_share} of the patients with an onset takes {each_day} alarms in a day of a patient "
         f"without one, in the median {alarms['lead_hours']:.0f} hours before"
+    )
+
+
+def _say_quiet(study: Study, overall: Mapping[str, Any]) -> str | None:
+    """What to say of a threshold that flags nobody, as the likeliest class of a rare outcome does."""
+    if overall.get("sensitivity") != 0 or overall.get("specificity") != 1:
+        return None
+    return (
+        f"nobody is predicted {study.target} = 1 at this threshold: only the risks tell patients apart; "
+        'threshold = "prevalence" under [study] flags those above the average risk'
     )
 
 

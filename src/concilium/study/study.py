@@ -596,6 +596,8 @@ class Study(About, frozen=True, kw_only=True):
             value = columns[section] if section in columns else places[section].get(one.name)
             if value is not None:
                 arguments[one.name] = value
+        if "variables" in self.method_type.parameters() and not self.bins and self.columns.variables:
+            arguments.setdefault("variables", self.columns.variables)
         try:
             return self.method_type(**arguments)
         except ConciliumError as error:

@@ -414,6 +414,18 @@ def _move_courses(body: DiscoveryBody, courses: Series) -> tuple[list[FoundRule]
     return rules, (_judge_courses(rules, courses) - centres) * weights
 
 
+def find_weightiest(body: DiscoveryBody, course: Series, most: int) -> list[FoundRule]:
+    """The rules that say most of one patient, those that can be judged first; without weights, as they are listed."""
+    rules, moved = _move_courses(body, course)
+    weights = {rule.text: adds for rule, adds in zip(rules, np.abs(moved[0]).tolist(), strict=True)}
+    listed = [rule for rule in body.rules if is_complete(rule) and (rule.weight is not None or not rules)]
+    judged = ~np.isnan(_judge_courses(listed, course)[0])
+    order = sorted(
+        range(len(listed)), key=lambda place: (not judged[place], -weights.get(listed[place].text, 0.0))
+    )
+    return [listed[place] for place in order[:most]]
+
+
 def score_courses(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]:
     """The predicted risk of each patient; that of an average patient where nothing is known."""
     assert body.intercept is not None

@@ -41,6 +41,7 @@ from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import is_vacuous
 from concilium.temporal.local_search import BinQuestion, ReportQuestion, find_groups
 from concilium.temporal.outcome_fit import (
+    LEAST_KNOWN,
     FittedWeights,
     RuleEffect,
     begin_descent,
@@ -276,8 +277,7 @@ def _weigh_outcomes(
         study,
         rules,
         known,
-        counts,
-        deviation,
+        effects,
         OutcomeModel(fitted, weights, float(patients[0] / patients.sum())),
     )
 
@@ -286,23 +286,29 @@ def _part_conditions(
     study: RuleDiscovery,
     rules: Sequence[FoundRule],
     known: Sequence[FoundRule],
-    counts: NDArray[Any],
-    deviation: float,
+    effects: Sequence[RuleEffect],
     model: OutcomeModel,
 ) -> Weighed:
-    """The rules, ranked, and the model with the conditions beside them, but for those that noise alone could be."""
+    """The rules, ranked, and the model with the conditions beside them. What hardly anybody can be judged by, where
+    others can be judged by many, is left out: noise alone could be it."""
     static = set(study.task.static_names)
     beside: list[FoundRule] = []
     unknown: list[str] = []
-    for one, row in zip(known, counts, strict=True):
+    unseen: set[str] = set()
+    many = max(effect.known for effect in effects) > 2 * LEAST_KNOWN
+    for one, effect in zip(known, effects, strict=True):
+        seen = effect.known > LEAST_KNOWN
         if one.formula.variables <= static:
-            if one.weight is None and float(row.sum()) <= 3 * 2 * deviation:  # of four cells
+            if not seen:
                 unknown += one.formula.variables
             elif one.share is not None and one.share_interval is not None:
                 beside.append(msgspec.structs.replace(one, prevalence=one.share, interval=one.share_interval))
+        elif many and not seen:
+            unseen.add(one.text)
     kept = {name for one in beside for name in one.formula.variables}
     lacking = tuple(name for name in dict.fromkeys(unknown) if name not in kept)
-    return rank_rules(rules, known), replace(model, beside=tuple(beside), unknown=lacking)
+    ranked = rank_rules([rule for rule in rules if rule.text not in unseen], known)
+    return ranked, replace(model, beside=tuple(beside), unknown=lacking)
 
 
 def _fit_weights(
@@ -331,7 +337,7 @@ def _fit_weights(
         return mean
 
     noise = _find_deviation(partners, each, widened) * 2.0**-PLACES / float(patients.sum())
-    w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS)
+    w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS, begun.signs)
     return end_descent(begun, w, model.effects, noise, GRADIENTS, float(patients.sum()))
 
 
@@ -406,9 +412,7 @@ def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation
             (fitted.errors[0], *(fitted.errors[1 + place] for place in telling)),
         )
     known = enter_effects(judged, effects, telling, fitted)
-    return _part_conditions(
-        study, rules, known, counts, max(spread), OutcomeModel(fitted, EVENLY, prevalence)
-    )
+    return _part_conditions(study, rules, known, effects, OutcomeModel(fitted, EVENLY, prevalence))
 
 
 def converse_along_paths(study: RuleDiscovery) -> Conversation[Learned[DiscoveryBody]]:

@@ -27,10 +27,11 @@ UPPER, LOWER = ("<", "<="), (">", ">=")
 class PairBins:
     """Where an upper and a lower limit of one variable lie among public edges, both at once: a cell for each pair
     that can be fulfilled and can be broken, and one for all others. Of `and` the upper limit is the larger one, of
-    `or` the smaller."""
+    `or` the smaller; `touching`: or both are one (`x >= 1 and x <= 1`)."""
 
     edges: tuple[float, ...]
     together: bool
+    touching: bool = False
 
     holes: ClassVar[int] = 2
 
@@ -41,7 +42,9 @@ class PairBins:
         return tuple(
             (upper, lower)
             for lower in range(size)
-            for upper in (range(lower + 1, size) if self.together else range(lower))
+            for upper in (
+                range(lower + (not self.touching), size) if self.together else range(lower + self.touching)
+            )
         )
 
     def __len__(self) -> int:
@@ -77,9 +80,11 @@ class PairBins:
 
         The lower limit is the quantile of all lower limits, the upper one the quantile among the patients who have
         that lower limit; where noise hides these, among all. Candidates are the cells near it, by `margin` deviations
-        of the noise.
+        of the noise. Where more have another pair than any of these together, no pair stands for them.
         """
         named = counts[: len(self.pairs)].astype(np.float64)
+        if counts[-1] - named.sum() > margin * deviation * np.sqrt(len(counts)):
+            return len(self.pairs), (len(self.pairs),)
         if not len(named):
             return 0, (0,)
         table = np.zeros((len(self.edges), len(self.edges)))
@@ -114,6 +119,11 @@ def find_partners(parts: Sequence[Formula]) -> Iterator[tuple[Formula, ...]]:
         taken = 2 if len(left) > 1 and _are_pair(left[0], left[1]) else 1
         yield tuple(left[:taken])
         del left[:taken]
+
+
+def can_touch(upper: Limit, lower: Limit, together: bool) -> bool:
+    """Whether the two may be about one number: `x >= 1 and x <= 1`, or `x < 1 or x > 1`."""
+    return (upper.relation, lower.relation) == (("<=", ">=") if together else ("<", ">"))
 
 
 def _are_pair(one: Formula, other: Formula) -> bool:
@@ -171,7 +181,7 @@ def _is_empty(upper: Limit, lower: Limit) -> bool:
         return False
     if not (isinstance(upper.number, float) and isinstance(lower.number, float)):
         return False
-    touching = upper.relation == "<=" and lower.relation == ">="
+    touching = can_touch(upper, lower, together=True)
     return upper.number < lower.number or (upper.number == lower.number and not touching)
 
 
@@ -180,5 +190,5 @@ def _is_everything(upper: Limit, lower: Limit) -> bool:
         return False
     if not (isinstance(upper.number, float) and isinstance(lower.number, float)):
         return False
-    open_ends = upper.relation == "<" and lower.relation == ">"
-    return upper.number > lower.number or (upper.number == lower.number and not open_ends)
+    touching = can_touch(upper, lower, together=False)
+    return upper.number > lower.number or (upper.number == lower.number and not touching)

@@ -31,6 +31,8 @@ DOUBT = 0.5
 DOUBT_OF_INTERCEPT = 1.0
 LEAST_SURPRISE = 1.0
 """A rule joins the fit from so many standard deviations on, where any rule at all is sure to say something."""
+LEAST_KNOWN = 3.0
+"""A rule by which fewer can be judged, in standard deviations of the noise, could be judged by nobody."""
 MOST_FITTED = 60
 START = 1.5
 """Rules repeat each other: each starts with its log odds ratio, times this, over the number of rules."""
@@ -50,6 +52,8 @@ class RuleEffect:
     """How many standard deviations it is from saying nothing."""
     error: float
     """The standard error of the logarithm of the odds ratio."""
+    known: float
+    """How many patients can be judged by it, in standard deviations of the noise."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def _find_effect(row: Floats, noise: float, level: float) -> RuleEffect:
         enough and surprise > level,
         surprise,
         error,
+        float(row.sum()) / (2 * noise) if noise else math.inf,  # of four cells
     )
 
 
@@ -106,7 +111,11 @@ def choose_fitted(effects: Sequence[RuleEffect]) -> list[int]:
     if not any(effect.tells for effect in effects):
         return []
     order = sorted(range(len(effects)), key=lambda place: -effects[place].surprise)[:MOST_FITTED]
-    return sorted(place for place in order if effects[place].surprise >= LEAST_SURPRISE)
+    return sorted(
+        place
+        for place in order
+        if effects[place].surprise >= LEAST_SURPRISE and effects[place].known > LEAST_KNOWN
+    )
 
 
 def choose_one_of_each(
@@ -149,10 +158,12 @@ class _DescentStart:
     hessian: Floats
     doubt: Floats
     norm: float
+    signs: Floats
 
 
 def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> _DescentStart:
-    """Of the rules that tell something; the intercept comes first."""
+    """Of the rules that tell something; the intercept comes first. No rule argues against what it says by itself: a
+    weight that would turn is held at nothing."""
     count = len(effects)
     # What a rule says by itself, shrunk by as much of it as is sampling and noise.
     logs = np.array([math.log(effect.odds) * max(1 - 1 / effect.surprise**2, 0.0) for effect in effects])
@@ -161,7 +172,8 @@ def begin_descent(effects: Sequence[RuleEffect], prevalence: float) -> _DescentS
     spread = np.maximum(shares * (1 - shares), 0.01)
     hessian = np.diag(prevalence * (1 - prevalence) * np.concatenate(([1.0], spread)))
     doubt = np.concatenate(([DOUBT_OF_INTERCEPT], np.full(count, DOUBT)))
-    return _DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)))
+    signs = np.sign(np.concatenate(([0.0], logs)))
+    return _DescentStart(start, hessian, doubt, float(round(math.sqrt(1 + 1.2 * spread.sum()), 6)), signs)
 
 
 def end_descent(

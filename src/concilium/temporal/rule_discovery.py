@@ -73,6 +73,7 @@ from concilium.temporal.discovery_body import (
     draw_prevalences,
     explain_courses,
     find_similarity,
+    find_weightiest,
     is_complete,
     read_courses,
     say_carried,
@@ -148,6 +149,15 @@ Limits = Annotated[
         read_edges,
         "the variables that rules may be about, each with its public limits; without it: clinical ranges of fifty",
         "bins",
+    ),
+]
+Variables = Annotated[
+    Sequence[str] | None,
+    Parameter(
+        "a list of variables",
+        names,
+        "the variables that rules may be about, each cut by its bins or its clinical range; None: those of bins, or "
+        "else fifty with clinical ranges",
     ),
 ]
 StaticValues = Annotated[
@@ -346,7 +356,7 @@ def find_why_silent(body: DiscoveryBody) -> str | None:
 
 SIZE_SHARE, NAME_SHARE = Fraction(1, 1000), Fraction(1, 20)
 """Of the budget: for how many patients there are, and for which variables occur."""
-HOURS_SHARE, OUTCOME_SHARE, FIT_SHARE = Fraction(1, 100), Fraction(1, 10), Fraction(1, 5)
+HOURS_SHARE, OUTCOME_SHARE, FIT_SHARE = Fraction(1, 100), Fraction(1, 5), Fraction(1, 5)
 """For when the outcome begins, for how many fulfil each rule with and without it, and for weights."""
 RULES_SHARE = Fraction(1, 10)
 """Without an outcome: for how many have the rules with their very numbers."""
@@ -382,6 +392,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     epsilon: Epsilon = 1.0
     delta: Delta = "1e-6"
     trust: Trust = "secure-sum"
+    variables: Variables = None
     bins: Limits = field(default_factory=dict)
     values: StaticValues = field(default_factory=dict)
     window: WindowLength = None
@@ -447,6 +458,11 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         if self.outcome in self.task.static_names:
             raise StudyError(f"the outcome {self.outcome!r} is no static column: take it out of static")
         if not self.task.names:
+            if not self.task.static_names:
+                raise StudyError(
+                    f"no clinical range is known of {', '.join(self.variables or ())}: give bins, the numbers that "
+                    "rules may compare with"
+                )
             raise StudyError(
                 f"there is no variable that changes over time: {', '.join(self.task.static_names)} do not. Give bins "
                 "of other variables, or say with static = [...] which columns do not change"
@@ -478,7 +494,11 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
             if name != self.outcome and (self.window is None or find_static(name) is None)
         }
         apart = {column.name for column in static}
-        edges = {name: own for name, own in (self.bins or known).items() if name not in apart}
+        limits = self.bins or known
+        if self.variables is not None:
+            stated = {*self.variables} - {self.outcome}
+            limits = {name: own for name, own in {**known, **self.bins}.items() if name in stated}
+        edges = {name: own for name, own in limits.items() if name not in apart}
         learning = None
         if self.window is not None:
             learning = LearningTask(self.outcome, self.step, self.window, self.carry, self.most_rules)
@@ -494,7 +514,8 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         if stated is None:
             # A column of text is no number of a series, whatever its name.
             text = {name for name, own in self.values.items() if any(isinstance(one, str) for one in own)}
-            named = {*(self.bins or CLINICAL_RANGES), *self.values} - {self.outcome, *text}
+            looked_at = self.bins or CLINICAL_RANGES if self.variables is None else self.variables
+            named = {*looked_at, *self.values} - {self.outcome, *text}
             stated = [name for name in named if find_static(name) is not None]
         return tuple(self._cut_static(name) for name in sorted(set(stated)))
 
@@ -631,11 +652,19 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         said_of_windows = [] if model is None else [_say_windows(self)]
         silent = find_why_silent(body)
         not_predicting = [f"this model predicts nothing: {silent}"] if silent and rules else []
-        unknown = [] if self.bins else [NO_CLINICAL_RANGE]
+        unknown = self._say_left_out()
         static = _say_static(self, () if model is None else model.unknown)
         return Learned(
             body, {}, [body.protects, *unknown, *static, *warnings, *said_of_windows, *not_predicting], said
         )
+
+    def _say_left_out(self) -> list[str]:
+        """For the card: variables of which no limits are known."""
+        if self.variables is None:
+            return [] if self.bins else [NO_CLINICAL_RANGE]
+        used = {*self.task.names, *self.task.static_names, self.outcome}
+        lacking = [name for name in self.variables if name not in used]
+        return [f"{LEFT_OUT}{', '.join(lacking)} (no clinical range is known: give bins)"] if lacking else []
 
     @property
     def rules_(self) -> list[FoundRule]:
@@ -745,9 +774,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         """One patient's measurements over time as SVG, with the windows of the rules that weigh most for it, shaded
         where they hold and where they fail. It shows that patient's values: it is for the hospital that holds them."""
         body, course = self.body, self._read([patient])
-        rules = [rule for rule in body.rules if is_complete(rule)]
-        weighed = [rule for rule in rules if rule.weight is not None]
-        chosen = sorted(weighed or rules, key=lambda rule: -abs(rule.weight or 0.0))[:most]
+        chosen = find_weightiest(body, course, most)
         captions = [say_formula(rule.formula, body.step, body.steps) for rule in chosen]
         return draw_patient([rule.formula for rule in chosen], course, captions)
 

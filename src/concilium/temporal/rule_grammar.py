@@ -47,7 +47,7 @@ from concilium.temporal.formula import (
     make_window,
     with_children,
 )
-from concilium.temporal.limit_pairs import PairBins, find_partners
+from concilium.temporal.limit_pairs import PairBins, can_touch, find_partners
 from concilium.temporal.search_space import LARGEST, RELATIONS, SearchSpace
 from concilium.temporal.templates import order
 from concilium.temporal.windows import ANY_WINDOW, HOLE, Window
@@ -322,6 +322,12 @@ class RuleGrammar:
         limit of one variable are one parameter."""
         return tuple(self._find_bins(structure))
 
+    def _pair_bins(self, upper: Formula, lower: Formula, together: bool) -> PairBins:
+        assert isinstance(upper, Limit)
+        assert isinstance(lower, Limit)
+        assert isinstance(upper.variable, str)
+        return PairBins(self.edges[upper.variable], together, can_touch(upper, lower, together))
+
     def _find_bins(self, template: Formula) -> Iterator[Bins]:
         match template:
             case Limit(variable):
@@ -334,8 +340,7 @@ class RuleGrammar:
             case Conjunction(parts) | Disjunction(parts):
                 for group in find_partners(parts):
                     if len(group) == 2:
-                        (name,) = group[0].variables
-                        yield PairBins(self.edges[name], isinstance(template, Conjunction))
+                        yield self._pair_bins(*group, isinstance(template, Conjunction))
                     else:
                         yield from self._find_bins(group[0])
             case _:

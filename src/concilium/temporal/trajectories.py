@@ -83,10 +83,14 @@ def draw_patient(rules: Sequence[Formula], course: Series, captions: Sequence[st
         for name in sorted(rule.variables):
             group = [(INK, np.zeros(1, dtype=np.intp), 1, "")]
             shading = _find_intervals(rule, name, last, course.step_hours) or [(0, last)]
-            parts += _draw_panel(rule, course, name, group, last, top, shading, colour)
+            parts += _draw_panel(rule, course, name, group, last, top, shading, colour, last)
             parts += _draw_dots(course, name, rule, last, top)
             top += PANEL + GAP
         top += 14
+    parts.append(
+        f'<text x="{LEFT + (WIDTH - LEFT - RIGHT) / 2:g}" y="{top - 8}" text-anchor="middle" fill="{SOFT}">'
+        "hours, 0 is the latest</text>"
+    )
     return draw_frame("The measurements of one patient, with the windows of the rules", parts, WIDTH, top)
 
 
@@ -153,6 +157,7 @@ def _draw_panel(
     top: int,
     shading: Sequence[tuple[int, int]] | None = None,
     shade: str = HOLDS,
+    now: int = 0,
 ) -> list[str]:
     rows = np.concatenate([rows for _, rows, _, _ in groups])
     values = series.take(rows)[name]
@@ -186,7 +191,7 @@ def _draw_panel(
         )
     low, high = _find_ends(values, limits)
     ends = ((low, up(low)), (high, up(high) + 8))
-    hours = {across(step): step * series.step_hours for step in (0, last // 2, last)}
+    hours = {across(step): (step - now) * series.step_hours for step in (0, last // 2, last)}
     return [*parts, *_draw_axes(name, top, ends, hours)]
 
 
