@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import concilium as cc
@@ -231,3 +232,39 @@ def test_a_refusal_midway_says_what_was_charged_and_that_is_no_more_than_planned
     told = float(re.search(r"north, south, coast: rho ~([\d.]+), and", str(error.value))[1])  # type: ignore[index]
     assert 0 < told <= float(spent[0]) < float(learner.plan().total)
     assert f"at most rho {shown(learner.plan().total)}" in str(error.value)
+
+
+def open_stays(name: str, fault: str) -> cc.Site:
+    """Twenty stays of ten hours."""
+    pulse, outcome = np.full((10, 20), 70.0), np.zeros((10, 20))
+    if fault == "no series":
+        table = cc.Records.from_rows([{"age": age} for age in range(20)])
+        return cc.Site(name, cc.Patients(table=table, one_row_per_patient=True))
+    stays = {"HR": pulse} if fault == "no outcome" else {"HR": pulse, "sepsis": outcome}
+    series = cc.Series(stays, step="2h" if fault == "another step" else "1h")
+    series.stated = fault != "unstated"
+    return cc.Site(name, cc.Patients(series=series))
+
+
+@pytest.mark.parametrize("method", [cc.RuleDiscovery, cc.Experts])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("no series", "holds no series"),
+        ("no outcome", "series have no 'sepsis'"),
+        ("another step", "have a step of 2h"),
+        ("unstated", "no variable of the series is stated"),
+    ],
+)
+def test_series_that_do_not_fit_are_found_before_the_first_charge(
+    method: Any, fault: str, words: str
+) -> None:
+    how: dict[str, Any] = {"bins": {"HR": [60, 100]}, "window": "4h", "epsilon": 1}
+    if method is cc.RuleDiscovery:
+        learner = method(outcome="sepsis", clients=1000, prevalence=0.3, **how)
+    else:
+        learner = method(target="sepsis", public=cc.Series({"HR": np.full((10, 5), 70.0)}), **how)
+    sites = [open_stays(name, "") for name in HOSPITALS] + [open_stays("west", fault)]
+    with pytest.raises(HouseError, match=f"west: .*{words}"):
+        learner.fit(cc.House(sites))
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0, 0]

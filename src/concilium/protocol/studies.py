@@ -335,6 +335,10 @@ class Studies:
             holdout = opened.terms.holdout
             dates = [holdout.column] if holdout and holdout.column else []
             self._view.each_by_itself.require([*needed, *dates])
+        if opened.price is not None and (name := opened.method.reads_beside):
+            if name not in self._view.parts:
+                raise DoesNotFit(f"this hospital holds no {name} of its patients")
+            opened.method.check_part(self._view.each_by_itself.find_part(name))
 
     def _check_room(self, opened: OpenedTerms, spent: Fraction) -> None:
         """BudgetError, or Refused, where the ledger has no room for all that the study may still cost, nor for what its
