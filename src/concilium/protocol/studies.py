@@ -343,6 +343,7 @@ class Studies:
     def _check_room(self, opened: OpenedTerms, spent: Fraction) -> None:
         """BudgetError, or Refused, where the ledger has no room for all that the study may still cost, nor for what its
         house says that further ones will. A balance depends on no patient."""
+        assert opened.price is not None  # `_check_fits`
         if (price := opened.price_in(self._currency)) is None:
             raise Refused("currency", say_currency(self._currency))
         total = price if opened.total is None else price * opened.total / opened.price
