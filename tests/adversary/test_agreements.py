@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,16 @@ from concilium.registry import PROPOSED, load
 DELTA = 1e-6
 ROWS = [{"age": 20 + i % 60, "sex": "fm"[i % 2], "y": "ny"[i % 3 == 0]} for i in range(40)]
 TABLE = cc.Records.from_rows(ROWS, schema={"age": "number", "sex": "code", "y": "code"})
+STAYS = cc.Series({"age": np.full((4, len(ROWS)), 40.0), "y": np.zeros((4, len(ROWS)))}, ids=range(len(ROWS)))
+PATIENTS = cc.Patients(
+    table=cc.Records.from_rows(
+        [{"id": place, **row} for place, row in enumerate(ROWS)],
+        schema={"id": "code", "age": "number", "sex": "code", "y": "code"},
+    ),
+    series=STAYS,
+    rules=cc.RuleSets([["age > 50"]] * len(ROWS), ids=range(len(ROWS))),
+    by="id",
+)
 STATED = {"bins": {"age": [40, 60]}, "values": {"sex": ["f", "m"], "y": ["n", "y"]}}
 HIDDEN = ["042", "303", "304"]
 
@@ -165,7 +176,7 @@ ABSENT = [cc.Site(name, TABLE) for name in ("coast", "south")]
 def open_site(keys: dict[str, Any], budget: dict[str, str]) -> cc.Site:
     agree = msgspec.convert({**keys, "sensitive": ("042", "303")}, Agree)
     return cc.Site(
-        "north", TABLE, policy=cc.Policy(agree=agree, budget=cc.Budget(**budget), differencing=False)
+        "north", PATIENTS, policy=cc.Policy(agree=agree, budget=cc.Budget(**budget), differencing=False)
     )
 
 

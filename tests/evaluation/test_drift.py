@@ -4,6 +4,7 @@ matter; what was moved is."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,9 @@ def test_evaluate_since_compares_with_the_card_and_strict_ends_with_status_3(
     card = json.loads(model.read_text())["card"]
     assert "since 2023-01-01" in card["performance"]["evaluation"]
     write_hospital(tmp_path / "north.csv", shift=shift)
-    command = ["evaluate", str(model), str(study), "--since", "2025-01-01", "--strict"]
+    others = tmp_path / "others.toml"
+    others.write_text(re.sub(r"\[evaluate\].*?(?=\[\[)", "", STUDY, flags=re.DOTALL))
+    command = ["evaluate", str(model), str(others), "--since", "admitted=2025-01-01", "--strict"]
     shown = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "later")])
     assert shown.exit_code == status, shown.output
     assert ("predicted risks are too low now" in shown.stderr) == bool(status)

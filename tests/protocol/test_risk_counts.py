@@ -281,8 +281,9 @@ def measure_file(
     )
 
 
-def test_bad_input_is_a_sentence_that_names_the_site_and_charges_nothing(tmp_path: Path) -> None:
-    model = make("tree", "exact").fit(open_sites())
+@pytest.mark.parametrize("method", ["tree", "rulefit"])
+def test_bad_input_is_a_sentence_that_names_the_site_and_charges_nothing(method: str, tmp_path: Path) -> None:
+    model = make(method, "exact").fit(open_sites())
     lacking = [{key: value for key, value in row.items() if key != "age"} for row in TABLES["b"]]
     coded = [{**row, "death": int(row["death"] == "yes")} for row in TABLES["b"]]
     for rows, words in (

@@ -7,17 +7,20 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import concilium as cc
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, MaskError, StudyError, StudyPending
 from concilium.ledger.ledger import Ledger
-from concilium.policy.policy import Budget
+from concilium.policy.policy import Agree, Budget, WorkLimits
 from concilium.privacy.accounting import shown
 from concilium.protocol.messages import open_envelope
+from concilium.registry import KINDS
 from small_study import HOSPITALS, SEVERAL, lay_out
 
 PRIVATE = '[privacy]\nrelease = "private"\nepsilon = 1\n[values]\nsex = ["f", "m"]\ndeath = [0, 1]\n'
+STEPS = ("mask.join", "mask.meet", "mask.open", "mask.end")
 METHODS = {
     "tree": cc.DecisionTree,
     "rulefit": cc.RuleFit,
@@ -113,6 +116,75 @@ def test_a_study_file_that_does_not_fit_is_refused_before_anything_is_asked(tmp_
     assert all(spent <= price for spent in find_spent(tmp_path).values())
 
 
+def make_masked() -> Any:
+    """It asks for cutoffs with noise, and for everything else without."""
+    bins = {"age": [*range(20, 90, 2)]}
+    return cc.RuleFit(target="death", positive=1, release="masked", epsilon=1, bins=bins, trees=4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"modes": ("exact", "masked")}, "nothing is released as 'private' here"),
+        *[({"kinds": tuple({*KINDS} - {kind})}, f"'{kind}' are not answered") for kind in STEPS],
+        ({"work": WorkLimits(memory_per_question="2 MB")}, "allows 2 MB for one question"),
+        ({"work": WorkLimits(operations_per_question=10**6)}, "allows 1e[+]06 for one question"),
+        ({"work": WorkLimits(operations_per_day=10**8)}, "this study may take .* for a day"),
+    ],
+)
+@pytest.mark.parametrize("make", [lambda: make_private("tree"), make_masked], ids=["private", "masked"])
+def test_what_a_policy_will_refuse_later_it_refuses_before_the_first_charge(
+    make: Any, policy: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    house, sites = open_house(tmp_path, {"south": cc.Policy(**policy)})
+    with pytest.raises(HouseError, match=f"south: .*{words}"):
+        make().fit(house)
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0]
+
+
+def test_a_circle_of_other_hospitals_is_found_before_the_first_charge(tmp_path: Path) -> None:
+    house, sites = open_house(tmp_path, {})
+    cc.DecisionTree(target="death", release="masked", bins={"age": [40, 60]}).fit(house)
+    table = cc.Records.read(tmp_path / "north.csv", schema=SCHEMA)
+    sites.append(cc.Site("west", cc.Patients(table=table, one_row_per_patient=True)))
+    with pytest.raises(HouseError, match="opens none with another circle of hospitals"):
+        make_masked().fit(cc.House(sites))
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0, 0]
+
+
+NO_MEASURING = tuple(kind for kind in KINDS if kind != "model.risks")
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "words"),
+    [
+        (cc.Policy(kinds=NO_MEASURING), HouseError, "south: .*'model.risks' are not answered"),
+        (cc.Policy(modes=("private",)), HouseError, "south: nothing is released as 'exact'"),
+        (cc.Policy(agree=Agree(methods=("tree",))), StudyPending, "south"),
+        (cc.Policy(agree=Agree(price_per_month="1/30")), StudyPending, "south"),
+    ],
+)
+def test_a_hospital_that_would_refuse_what_follows_is_asked_nothing(
+    policy: cc.Policy, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    learner = make_private("tree")
+    house, sites = open_house(tmp_path, {"south": policy})
+    house.after, house.total = ("validation private", "tree exact"), 2 * learner.plan().total
+    with pytest.raises(error, match=words):
+        learner.fit(house)
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0]
+
+
+def test_a_study_whose_folds_would_be_too_small_is_not_begun(tmp_path: Path) -> None:
+    """Three hospitals can learn together, and no two of them."""
+    learner = make_private("tree")
+    house, sites = open_house(tmp_path, {})
+    house.spare = 1
+    with pytest.raises(MaskError, match="2 participants; with 1 tolerated colluders at least 3 are needed"):
+        learner.fit(house)
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0]
+
+
 def test_what_follows_a_study_must_fit_too(tmp_path: Path) -> None:
     learner = make_private("tree")
     house, sites = open_house(tmp_path, {"south": cc.Policy(budget=Budget(total=str(learner.plan().total)))})
@@ -126,7 +198,7 @@ def test_what_follows_a_study_must_fit_too(tmp_path: Path) -> None:
 
 
 class Failing:
-    """A site that answers some questions, and then refuses."""
+    """A site that answers so many questions but one, and then refuses."""
 
     def __init__(self, site: cc.Site, after: int) -> None:
         self.site, self.name, self.identity, self.introduce = site, site.name, site.identity, site.introduce
@@ -136,6 +208,16 @@ class Failing:
         if open_envelope(message).kind == "counts":
             self.left -= 1
         return self.site.answer(message if self.left > 0 else b"damaged")
+
+
+def test_a_refusal_of_the_first_question_says_that_others_may_have_been_charged(tmp_path: Path) -> None:
+    learner = make_private("tree")
+    _, sites = open_house(tmp_path, {})
+    with pytest.raises(
+        HouseError, match=r"an unfinished question, at hospitals that answered it, and at most"
+    ):
+        learner.fit(cc.House([sites[0], sites[1], Failing(sites[2], 1)]))
+    assert all(0 < site.ledger.spent() < learner.plan().total for site in sites[:2])
 
 
 def test_a_refusal_midway_says_what_was_charged_and_that_is_no_more_than_planned(tmp_path: Path) -> None:
@@ -150,3 +232,39 @@ def test_a_refusal_midway_says_what_was_charged_and_that_is_no_more_than_planned
     told = float(re.search(r"north, south, coast: rho ~([\d.]+), and", str(error.value))[1])  # type: ignore[index]
     assert 0 < told <= float(spent[0]) < float(learner.plan().total)
     assert f"at most rho {shown(learner.plan().total)}" in str(error.value)
+
+
+def open_stays(name: str, fault: str) -> cc.Site:
+    """Twenty stays of ten hours."""
+    pulse, outcome = np.full((10, 20), 70.0), np.zeros((10, 20))
+    if fault == "no series":
+        table = cc.Records.from_rows([{"age": age} for age in range(20)])
+        return cc.Site(name, cc.Patients(table=table, one_row_per_patient=True))
+    stays = {"HR": pulse} if fault == "no outcome" else {"HR": pulse, "sepsis": outcome}
+    series = cc.Series(stays, step="2h" if fault == "another step" else "1h")
+    series.stated = fault != "unstated"
+    return cc.Site(name, cc.Patients(series=series))
+
+
+@pytest.mark.parametrize("method", [cc.RuleDiscovery, cc.Experts])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("no series", "holds no series"),
+        ("no outcome", "series have no 'sepsis'"),
+        ("another step", "have a step of 2h"),
+        ("unstated", "no variable of the series is stated"),
+    ],
+)
+def test_series_that_do_not_fit_are_found_before_the_first_charge(
+    method: Any, fault: str, words: str
+) -> None:
+    how: dict[str, Any] = {"bins": {"HR": [60, 100]}, "window": "4h", "epsilon": 1}
+    if method is cc.RuleDiscovery:
+        learner = method(outcome="sepsis", clients=1000, prevalence=0.3, **how)
+    else:
+        learner = method(target="sepsis", public=cc.Series({"HR": np.full((10, 5), 70.0)}), **how)
+    sites = [open_stays(name, "") for name in HOSPITALS] + [open_stays("west", fault)]
+    with pytest.raises(HouseError, match=f"west: .*{words}"):
+        learner.fit(cc.House(sites))
+    assert [site.ledger.spent() for site in sites] == [0, 0, 0, 0]

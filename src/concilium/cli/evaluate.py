@@ -36,7 +36,10 @@ def evaluate(
     study: StudyFile,
     since: Annotated[
         str | None,
-        typer.Option(metavar="DATE", help="Only patients since this day, by the column of [evaluate] date."),
+        typer.Option(
+            metavar="DATE",
+            help="Only patients since this day: admitted=2025-01-01, or the day alone with [evaluate] date.",
+        ),
     ] = None,
     by: Annotated[
         list[str] | None,
@@ -73,7 +76,7 @@ def evaluate(
     Example:
       concilium evaluate results/model.json others.toml --plan
       concilium evaluate results/model.json others.toml
-      concilium evaluate results/model.json study.toml --since 2025-01-01 --out later
+      concilium evaluate results/model.json others.toml --since admitted=2025-01-01 --out later
       concilium evaluate results/model.json others.toml --by sex --by age=50,65,80
       concilium evaluate results/model.json others.toml --kit kits/ana@example.org --out elsewhere
     """

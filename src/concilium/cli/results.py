@@ -123,6 +123,8 @@ def tell_subgroups(metrics: Mapping[str, Any]) -> None:
     for attribute, groups in metrics.get("subgroups", {}).items():
         say(f"by {attribute}")
         say_table(COLUMNS, [calibrated_row(group, row) for group, row in groups.items()])
+        if hidden := [group for group, row in groups.items() if row["auc"] is None]:
+            say(f"too few patients with the outcome, or without it, to tell: {', '.join(hidden)}")
 
 
 def _tell_methods(results: SeveralResults) -> None:

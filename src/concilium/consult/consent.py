@@ -456,8 +456,10 @@ def _describe_price(study: StudyOverview, opened: OpenedTerms, ledger: Ledger) -
             but = "only" if opened.price > planned else "and not all of them would be answered"
             lines.append(f"The method's questions cost {_say_price(planned, balance.delta, is_pure)} {but}.")
         if opened.total is not None:
+            after = ", ".join(f"{name} released as {release}" for name, release in opened.after)
             lines.append(
-                f"With the studies that follow it: {_say_price(opened.total, balance.delta, is_pure)}."
+                f"With the studies that follow it{f' ({after})' if after else ''}: "
+                f"{_say_price(opened.total, balance.delta, is_pure)}."
             )
         lines += _describe_balance(balance, None if price is None else price - study.record.spent)
     if study.answers:

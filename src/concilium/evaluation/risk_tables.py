@@ -148,8 +148,9 @@ def _describe(
     found, intervals = measure_table(table, counts, sites)
     cells = np.array(counts)
     calibration = {name: found.pop(name) for name in FIGURES_OF_RISKS}
-    patients, events = (round(max(0.0, float(count))) for count in (cells.sum(), cells[:, 1].sum()))
-    prevalence = min(1.0, events / patients) if patients else 0.0
+    others, events = (round(max(0.0, float(count))) for count in cells.sum(axis=0))
+    patients = others + events
+    prevalence = events / patients if patients else 0.0
     row = {"patients": patients, "events": events, "prevalence": prevalence, **found}
     return {**row, "intervals": intervals}, calibration
 

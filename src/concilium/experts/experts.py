@@ -60,6 +60,7 @@ from concilium.experts.expert_task import (
 from concilium.experts.patient_windows import (
     DIGEST,
     PublicStays,
+    check_series,
     check_target,
     find_onsets,
     has_outcome,
@@ -108,7 +109,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learne
 from concilium.protocol.schema import say_left_out
 from concilium.protocol.sums import Array, pack
 from concilium.records.clinical_ranges import CLINICAL_RANGES, find_range, place_limits
-from concilium.records.patients import Patients
+from concilium.records.patients import PatientPart, Patients
 from concilium.records.query import Query
 from concilium.records.series import Series, find_windows
 
@@ -218,6 +219,14 @@ class Experts(PrivateMethod[StudentBody]):
     @property
     def must_know(self) -> str:
         return ""
+
+    @property
+    def reads_beside(self) -> str:
+        return "series"
+
+    def check_part(self, part: PatientPart) -> None:
+        assert isinstance(part, Series)
+        check_series(part, self.task)
 
     def check(self) -> None:
         try:

@@ -163,15 +163,8 @@ class LaidOut:
 
 
 def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidOut:
-    """The stays of a series for a task; DoesNotFit where it has another step, no target, or none of the variables."""
-    if series.step_hours != read_step(task.step):
-        raise DoesNotFit(
-            f"these series have a step of {series.step}, and experts were asked for with {task.step}: read them with "
-            f'step="{task.step}"'
-        )
-    if (labelled and task.target not in series) or not any(name in series for name in task.names):
-        lacking = f"no {task.target!r}, or none" if labelled else "none"
-        raise DoesNotFit(f"these series have {lacking} of the variables that experts learn from")
+    """The stays of a series for a task; DoesNotFit where they do not fit it."""
+    check_series(series, task, labelled=labelled)
     size = int(series.starts[-1])
     known = [name for name in task.names if name in series]
     carried = series.choose(known).carry_forward(task.carry)
@@ -188,6 +181,18 @@ def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidO
     if labelled:
         severity = _grade(series, task)
     return LaidOut(task, values, severity, series.starts, measured)
+
+
+def check_series(series: Series, task: ExpertTask, *, labelled: bool = True) -> None:
+    """DoesNotFit where a series has another step, no target, or none of the variables."""
+    if series.step_hours != read_step(task.step):
+        raise DoesNotFit(
+            f"these series have a step of {series.step}, and experts were asked for with {task.step}: read them with "
+            f'step="{task.step}"'
+        )
+    if (labelled and task.target not in series) or not any(name in series for name in task.names):
+        lacking = f"no {task.target!r}, or none" if labelled else "none"
+        raise DoesNotFit(f"these series have {lacking} of the variables that experts learn from")
 
 
 STEPS_OF_ONE = 8192

@@ -40,7 +40,7 @@ from concilium.protocol.card import Card
 from concilium.protocol.grid import all_on_grid
 from concilium.protocol.proposal import Proposal
 from concilium.protocol.questions import B, Statistic
-from concilium.protocol.schema import LEFT_OUT, UNITS, state_values
+from concilium.protocol.schema import LEFT_OUT, UNITS, name_rest, state_values
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
 from concilium.records.grammar import canonical
@@ -467,6 +467,14 @@ class Method(Proposal[B]):
             0 if self.against_rest else -1
         )  # of one class against all others together, the others come first
         return np.array([places.get(label(value), rest) for value in outcomes], dtype=np.intp)
+
+    @property
+    def names_classes(self) -> bool:
+        """Whether patients with none of its classes have an outcome that it does not know; otherwise all that is not
+        the positive one counts as the other."""
+        if not self.against_rest:
+            return True
+        return self.followed is None and label(self.classes_[0]) != name_rest(self.classes_[-1])
 
     def list_risks(self, place: int) -> Sequence[float] | None:
         """All that `predict_proba` can say of the class at this place, where that is a list."""

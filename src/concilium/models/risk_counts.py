@@ -282,7 +282,7 @@ def _refuse_other_codes(cohort: Cohort, target: str, model: Method[Any]) -> None
     occur = np.flatnonzero(np.bincount(column.codes[cohort.rows]))
     if (
         len(occur)
-        and not model.against_rest
+        and model.names_classes
         and not any(label(column.values[c - 1]) in known for c in occur if c)
     ):
         raise DoesNotFit(

@@ -233,6 +233,15 @@ def _check_form(manifest: Manifest) -> None:
         raise MaskError(manifest.problem)
 
 
+def require_participants(study: str, participants: int, colluders: int) -> None:
+    """MaskError where a study under masks would have too few participants."""
+    if participants < colluders + 2:
+        raise MaskError(
+            f"study {study[:12]!r} has {participants} participant{'' if participants == 1 else 's'}; with {colluders} "
+            f"tolerated colluders at least {colluders + 2} are needed, or a sum would be one hospital's answer"
+        )
+
+
 def _find_problem(manifest: Manifest) -> str | None:
     study, names = manifest.study, manifest.names
     if not 1 <= len(study) <= 1000 or not study.isprintable():
@@ -242,11 +251,10 @@ def _find_problem(manifest: Manifest) -> str | None:
             return f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
     if manifest.colluders < 0:
         return f"study {study!r} tolerates {manifest.colluders} colluders; that number cannot be negative"
-    if len(names) < manifest.colluders + 2:
-        return (
-            f"study {study!r} has {len(names)} participants; with {manifest.colluders} tolerated colluders "
-            f"at least {manifest.colluders + 2} are needed, or a sum would be one hospital's answer"
-        )
+    try:
+        require_participants(study, len(names), manifest.colluders)
+    except MaskError as error:
+        return str(error)
     for first, second in itertools.pairwise(names):
         if first == second:
             return f"study {study!r} lists {first} twice; every participant needs a name of its own"

@@ -63,6 +63,8 @@ class House:
     days      its studies end after so many days
     total     what its next study and those after it may cost a patient together: hospitals without room for that refuse
               before they are asked anything
+    after     what these are, such as "validation private": a hospital that would refuse them is asked nothing
+    spare     how many of the hospitals each of these leaves out: under masks, enough must be left
     encounters  how many rows of each patient count at most in private studies, where a row is an encounter:
               the price is that of all of them, so that noise is as many times as large
     patience  seconds to wait where a person of a hospital must agree first
@@ -86,6 +88,8 @@ class House:
         patience: float = 0.0,
         revoked: Sequence[str] = (),
         total: Fraction | None = None,
+        after: Sequence[str] = (),
+        spare: int = 0,
         encounters: int = 1,
     ) -> None:
         if transport is None:
@@ -120,7 +124,8 @@ class House:
         self._identity = identity
         self.dictionary = Dictionary() if dictionary is None else dictionary
         self.purpose, self.days, self.patience = purpose, days, patience
-        self.check_tables, self.total, self.encounters = check_tables, total, encounters
+        self.check_tables, self.encounters = check_tables, encounters
+        self.total, self.after, self.spare = total, tuple(after), spare
         self.revoked = tuple(revoked)  # fingerprints of sites' identities that are never believed again
         self.transport = transport
         self.timeout = timeout
@@ -213,7 +218,8 @@ class House:
         """The same house for a further study of some of its sites, with a journal of its own."""
         self.identity  # noqa: B018  one for all of them, also where it would follow from the journal
         limited = copy(self)
-        limited._some, limited.journal, limited.total = tuple(names), journal, None
+        limited._some, limited.journal = tuple(names), journal
+        limited.total, limited.after, limited.spare = None, (), 0
         return limited
 
     def open(self, draft: Draft) -> Run:

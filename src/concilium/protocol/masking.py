@@ -236,8 +236,8 @@ class Memberships:
         the answer of whoever is in one and not in the other. Where sums are `comparable` the noise covers that.
         """
         membership = self.at(envelope.study)
-        if not comparable and not self._policy.other_circles:
-            self._check_circle(membership.manifest.names)
+        if not comparable:
+            check_circle(self._policy, self._ledger, membership.manifest.names)
         return membership.recall(_write_content(envelope.kind, envelope.body_digest), comparable=comparable)
 
     def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> None:
@@ -265,7 +265,7 @@ class Memberships:
         """
         membership = self.at(study)
         if not comparable and not self._policy.other_circles:
-            self._check_circle(membership.manifest.names)
+            check_circle(self._policy, self._ledger, membership.manifest.names)
             self._ledger.remember_circle(self._records, membership.manifest.names)
         shown = decode(template, Shown)
         seed = membership.reveal(step.content, shown, charge_on_disk=True, comparable=comparable)
@@ -281,21 +281,24 @@ class Memberships:
                 self._shown[known] = own.head[:LINK_BYTES]
         return seed
 
-    def _check_circle(self, names: tuple[str, ...]) -> None:
-        """MaskError where sums were opened with other hospitals, with what can be done about it now.
 
-        Protects: each hospital that is in one circle and not in the other, from a house that subtracts the two sums.
-        """
-        # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
-        for before in self._ledger.circles():
-            if before != names:
-                raise MaskError(
-                    f"this hospital has opened masked sums with {say_names(before)}, and opens none with another "
-                    "circle of hospitals: two sums would differ by the answers of those who are in one only. What "
-                    "works now: a masked study with those same hospitals, or release = 'private' with any. A steward "
-                    "who accepts that risk for all of them sets other_circles = true under [release] of the policy; "
-                    "a question that was opened before stays with its circle even then"
-                )
+def check_circle(policy: Policy, ledger: Ledger, names: tuple[str, ...]) -> None:
+    """MaskError where sums were opened with other hospitals, with what can be done about it now.
+
+    Protects: each hospital that is in one circle and not in the other, from a house that subtracts the two sums.
+    """
+    if policy.other_circles:
+        return
+    # Whatever the records were then: a table that changes by a patient a day hides no other hospital's answer.
+    for before in ledger.circles():
+        if before != names:
+            raise MaskError(
+                f"this hospital has opened masked sums with {say_names(before)}, and opens none with another "
+                "circle of hospitals: two sums would differ by the answers of those who are in one only. What "
+                "works now: a masked study with those same hospitals, or release = 'private' with any. A steward "
+                "who accepts that risk for all of them sets other_circles = true under [release] of the policy; "
+                "a question that was opened before stays with its circle even then"
+            )
 
 
 def _write_content(kind: str, body_digest: bytes) -> bytes:

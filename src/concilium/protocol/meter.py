@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from concilium.errors import PolicyError
 from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import WorkLimits
-from concilium.protocol.attributes import CALL, Workload
+from concilium.protocol.attributes import CALL, Attribute, Workload, estimate_columns
 from concilium.protocol.masking import Memberships
 from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.questions import Statistic, Summed, estimate
@@ -91,6 +92,16 @@ class Meter:
         patients = self._assume(release)
         self._spend(_estimate_selection(query, patients, each_by_itself=release.bounded), patients)
 
+    def check_study(self, query: str, columns: Iterable[Attribute], questions: int) -> None:
+        """Refused where a study with a price asks more than the policy allows even if it only reads its columns, and
+        finds its patients, with so many questions: before any hospital is charged. No patient decides that."""
+        patients = self._limits.patients or ASSUMED_PATIENTS
+        selecting = _estimate_selection(query, patients, each_by_itself=True)
+        read = estimate_columns(columns, patients, each_by_itself=True)
+        self._check(selecting + read, patients)
+        with self._lock:
+            self._check_day(questions * selecting.operations + read.operations, "this study")
+
     def admit_proposal(self, house: str, size: int) -> None:
         """Count the work of reading a proposal of so many bytes; Refused where its house proposed too much today."""
         operations = PROPOSAL + OF_EACH_BYTE * size
@@ -114,6 +125,11 @@ class Meter:
         return ASSUMED_PATIENTS if release.bounded else self._rounded
 
     def _spend(self, work: Workload, patients: int) -> None:
+        self._check(work, patients)
+        self._count(min(work.operations, LARGEST))
+
+    def _check(self, work: Workload, patients: int) -> None:
+        """Refused where one question takes more than the policy allows."""
         limit = self._limits.operations_per_question
         most = max(LEAST_LIMIT, OF_EACH_PATIENT * patients) if limit is None else int(limit)
         if work.memory > self._most_memory:
@@ -132,28 +148,32 @@ class Meter:
                 asked=f"{work.operations} operations",
                 would_fit=f"{most} operations",
             )
-        self._count(min(work.operations, LARGEST))
 
     def _count(self, operations: int) -> None:
-        limit = min(int(self._limits.operations_per_day), LARGEST)
         with self._lock:
-            today = int(time.time() // DAY)
-            if today > self._day:  # a clock that is put back begins no day anew
-                self._day, self._written, self._unwritten = today, self._ledger.count_work(0), 0
-            spent = self._written + self._unwritten
-            if spent + operations > limit:
-                raise Refused(
-                    "work",
-                    f"this question may take {operations:.3g} operations, and of the {limit:.3g} that this hospital "
-                    f"allows for a day {max(0, limit - spent):.3g} are left until midnight (UTC)",
-                    asked=f"{operations} operations",
-                    spent=f"{spent} operations",
-                    left=f"{max(0, limit - spent)} operations",
-                    would_fit=f"{max(0, limit - spent)} operations",
-                )
+            limit = self._check_day(operations)
             self._unwritten += operations
             if self._unwritten > limit // CHUNKS:
                 self._written, self._unwritten = self._ledger.count_work(self._unwritten), 0
+
+    def _check_day(self, operations: int, asked: str = "this question") -> int:
+        """The most that may be computed in a day; Refused where less than this is left of it."""
+        limit = min(int(self._limits.operations_per_day), LARGEST)
+        today = int(time.time() // DAY)
+        if today > self._day:  # a clock that is put back begins no day anew
+            self._day, self._written, self._unwritten = today, self._ledger.count_work(0), 0
+        spent = self._written + self._unwritten
+        if spent + operations > limit:
+            raise Refused(
+                "work",
+                f"{asked} may take {operations:.3g} operations, and of the {limit:.3g} that this hospital "
+                f"allows for a day {max(0, limit - spent):.3g} are left until midnight (UTC)",
+                asked=f"{operations} operations",
+                spent=f"{spent} operations",
+                left=f"{max(0, limit - spent)} operations",
+                would_fit=f"{max(0, limit - spent)} operations",
+            )
+        return limit
 
 
 ASK_LESS = "ask about fewer attributes, nodes, terms or steps at a time"

@@ -21,6 +21,7 @@ from concilium.protocol.questions import B, Conversation, Learned, Partners, Sta
 from concilium.protocol.releases import find_release
 from concilium.protocol.releases.release import Release
 from concilium.protocol.terms import Draft
+from concilium.records.patients import PatientPart
 from concilium.records.query import Query
 
 
@@ -120,6 +121,14 @@ class Proposal(Parametrised, ABC, Generic[B]):
     def required_columns(self) -> frozenset[str]:
         """The columns without which a hospital refuses the study, however it is released."""
         return frozenset()
+
+    @property
+    def reads_beside(self) -> str:
+        """What its private questions read of patients in place of a table, such as their series."""
+        return ""
+
+    def check_part(self, part: PatientPart) -> None:
+        """DoesNotFit where a hospital's part of that name does not fit, by what is stated of it alone."""
 
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to, for a house to propose: all of this, and its price at most."""

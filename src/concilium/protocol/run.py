@@ -24,6 +24,7 @@ import concilium
 from concilium.errors import HouseError, MaskError, MessageError, StudyError, StudyPending
 from concilium.privacy.accounting import shown
 from concilium.privacy.identity import fingerprint, has_fingerprint, is_signed
+from concilium.privacy.manifest import require_participants
 from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.card import OPTED_OUT, Card, DropoutCard, RefusalCard, ReleaseCard, SiteCard
@@ -107,7 +108,7 @@ class Run:
         self.asserted = False
         self._opened: OpenedTerms | None = None
         self._proof_keys: dict[str, bytes] = {}
-        self._begun = False
+        self._begun = self._asked_at_a_price = False
         self._masked_study: MaskedStudy | None = None
         self._charges: dict[tuple[str, str, str], ReleaseCard] = {}
         self._answered: set[str] = set()
@@ -157,6 +158,7 @@ class Run:
             models=self.draft.models,
             price=None if self.draft.price is None else str(self.draft.price),
             total=self._say_total(),
+            after=self.house.after or msgspec.UNSET,
             encounters=msgspec.UNSET if self.draft.price is None or self.encounters == 1 else self.encounters,
             participants=tuple(sorted(self.sites)),
             identities=tuple(keys[site] for site in sorted(keys)),
@@ -174,6 +176,7 @@ class Run:
             opened = open_terms(terms, sign_terms(terms, self.house.identity))
             if not self.release.by_site:
                 opened.manifest  # noqa: B018  MaskError where it cannot be
+                require_participants(opened.id, len(self.sites) - self.house.spare, colluders or 0)
         except MessageError as error:
             raise StudyError(f"this study cannot be proposed: {error}") from None
         except MaskError as error:
@@ -367,6 +370,7 @@ class Run:
         asked = self.sites if among is None else [site for site in self.sites if site in among]
         spared = [] if among is None else [site for site in self.sites if site not in among]
         self._report(f"round {self.rounds}: {question.kind} to {len(asked)} sites")
+        self._asked_at_a_price |= isinstance(question, Summed) and question.noise is not None
         bodies, refused, lost = self._round(question, asked, templates, live=live, release=release)
         forgetful = [site for site, refusal in refused if refusal.rule == "proposed"]
         if forgetful:  # started again since, and without memory of the study: propose it once more
@@ -545,9 +549,10 @@ class Run:
         """The error that ended the run, with what hospitals were charged until then: that is spent for nothing, unless
         the run is resumed. A question that was not finished may have been charged as well, of which a house under masks
         is not told; at no hospital is it more than the price of the study (site_context.py)."""
-        if isinstance(error, StudyPending) or not self.costs:
+        if isinstance(error, StudyPending) or not (self.costs or self._asked_at_a_price):
             return error
         spent = together((site, f"rho {shown(cost)}") for site, cost in self.costs.items())
+        spent = spent or "an unfinished question, at hospitals that answered it"
         return HouseError(
             f"{error} (charged until then, for nothing unless it is resumed: {spent}, and at most "
             f"rho {shown(self.draft.price or Fraction(0))})"

@@ -23,9 +23,11 @@ from concilium.ledger.memory import LASTING_RULE
 from concilium.ledger.study_book import AGREED, ENDED, REFUSED, WAITING, StudyRecord
 from concilium.policy.policy import Agree, Policy
 from concilium.privacy.identity import Identity, fingerprint, has_fingerprint, statement
+from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.held_out import Part
+from concilium.protocol.masking import check_circle
 from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.meter import Meter
 from concilium.protocol.questions import Question
@@ -275,13 +277,14 @@ class Studies:
 
     def _check_allowed(self, opened: OpenedTerms) -> None:
         """Refused where the policy lets nothing of the sort out."""
-        release = opened.method.release
-        if release not in self._policy.modes:
-            fitting = ", ".join(self._policy.modes)
-            raise Refused(
-                "mode", f"nothing is released as {release!r} here", asked=release, would_fit=fitting
-            )
-        for kind in opened.kinds:
+        releases, kinds = opened.needs
+        for release in releases:
+            if release not in self._policy.modes:
+                fitting = ", ".join(self._policy.modes)
+                raise Refused(
+                    "mode", f"nothing is released as {release!r} here", asked=release, would_fit=fitting
+                )
+        for kind in kinds:
             if kind not in self._policy.kinds:
                 reason = f"questions of kind {kind!r} are not answered here"
                 raise Refused("kind", reason, asked=kind, would_fit=", ".join(self._policy.kinds))
@@ -301,7 +304,22 @@ class Studies:
         """Refuse, before any hospital is charged, what this one would refuse later: nothing is asked unless all of it
         fits. What waits for a person waits all the same."""
         self._check_columns(opened)
+        if opened.price is None:
+            return
+        if not opened.method.way_out.by_site:  # or the others could go on without this hospital
+            self._check_sums(opened)
         self._check_room(opened, spent)
+
+    def _check_sums(self, opened: OpenedTerms) -> None:
+        """Refuse what would keep this hospital from the sums of all, in which the others are charged for nothing."""
+        method = opened.method
+        if not method.way_out.comparable:
+            check_circle(self._policy, self._ledger, opened.manifest.names)
+        priced = sum(bool(question.cost) for question in opened.plan.questions)
+        if method.reads_columns and priced:
+            numbers = method.needed_columns & {*(getattr(method, "bins", None) or ())}
+            columns = [Attribute(one, (0.0,) if one in numbers else ()) for one in method.needed_columns]
+            self._meter.check_study(method.query, columns, priced * opened.terms.models)
 
     def _check_columns(self, opened: OpenedTerms) -> None:
         """DoesNotFit where a private question of the study would be refused for a column, by names and policy alone: it
@@ -317,12 +335,15 @@ class Studies:
             holdout = opened.terms.holdout
             dates = [holdout.column] if holdout and holdout.column else []
             self._view.each_by_itself.require([*needed, *dates])
+        if opened.price is not None and (name := opened.method.reads_beside):
+            if name not in self._view.parts:
+                raise DoesNotFit(f"this hospital holds no {name} of its patients")
+            opened.method.check_part(self._view.each_by_itself.find_part(name))
 
     def _check_room(self, opened: OpenedTerms, spent: Fraction) -> None:
         """BudgetError, or Refused, where the ledger has no room for all that the study may still cost, nor for what its
         house says that further ones will. A balance depends on no patient."""
-        if opened.price is None:
-            return
+        assert opened.price is not None  # `_check_fits`
         if (price := opened.price_in(self._currency)) is None:
             raise Refused("currency", say_currency(self._currency))
         total = price if opened.total is None else price * opened.total / opened.price
@@ -407,14 +428,16 @@ def find_reservation(opened: OpenedTerms, agree: Agree, ledger: Ledger) -> str |
     price = opened.price_in(balance.currency)
     if price is None and opened.price is not None:
         return f"its budget is in {balance.currency}, to which the noise of this study cannot be charged"
-    own = agree.find_reservation(
-        method.release,
-        method.method,
-        price,
-        ledger.studies.price_of_month(),
-        has_budget=balance.budget is not None,
+    of_month = ledger.studies.price_of_month()
+    if price is not None and opened.price and opened.total is not None:  # and those after it
+        of_month += price * opened.total / opened.price - price
+    has_budget = balance.budget is not None
+    own = agree.find_reservation(method.release, method.method, price, of_month, has_budget=has_budget)
+    later = (
+        agree.find_reservation(release, name, None, of_month, has_budget=has_budget)
+        for name, release in opened.after
     )
-    return own or method.find_reservation(agree.sensitive)
+    return own or method.find_reservation(agree.sensitive) or next(filter(None, later), None)
 
 
 def say_currency(currency: str) -> str:

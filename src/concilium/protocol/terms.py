@@ -51,7 +51,7 @@ from concilium.protocol.subgroups import Subgroup, check_subgroups
 from concilium.records.columns import Coded, Column
 from concilium.records.dictionary import DictionaryEntry, check_entries
 from concilium.records.query import read_as_numbers
-from concilium.registry import PROPOSED, RELEASES, load
+from concilium.registry import KINDS, PROPOSED, RELEASES, load
 
 if TYPE_CHECKING:
     from concilium.protocol.cohort import View
@@ -167,6 +167,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     colluders            under masks: how many of them may side with the house
     total                what this study and those that its house will propose after it may cost together: a hospital
                          without room for that is asked nothing
+    after                what these are, each by method and release: a hospital that would refuse one is asked nothing
     encounters           how many rows of each patient count at most in what has a price; 1 without it
     ends                 the last day (UTC) on which anything is answered
     holdout              whom the study holds out of learning: its model is measured on them, by counts (MEASURED)
@@ -187,6 +188,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: int
     price: str | None
     total: str | msgspec.UnsetType = msgspec.UNSET
+    after: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     participants: tuple[str, ...]
     identities: tuple[bytes, ...]
     colluders: int | None
@@ -286,6 +288,13 @@ class OpenedTerms:
         """What this study and those after it may cost together, in rho; None where it stands alone."""
         return Fraction(self.terms.total) if self.terms.total else None
 
+    @property
+    def after(self) -> list[tuple[str, str]]:
+        """The method and the release of each study that its house will propose after it."""
+        return [
+            (name, release) for name, _, release in (one.partition(" ") for one in self.terms.after or ())
+        ]
+
     def price_in(self, currency: str) -> Fraction | None:
         """The most that the study may cost a patient, in a ledger's currency. Terms state it in rho; this is the one
         place where it becomes pure epsilon. None: it has no price, or one that no such ledger can be charged with,
@@ -306,6 +315,16 @@ class OpenedTerms:
         for question in self.plan.questions:
             kinds.setdefault(question.kind, set()).add(question.cost is not None)
         return kinds
+
+    @property
+    def needs(self) -> tuple[list[str], list[str]]:
+        """The releases and the kinds of question that a policy must allow, or the study, or what follows it, cannot be
+        finished."""
+        releases, kinds = find_needs(self.method, self.plan)
+        releases += [release for _, release in self.after]
+        if any(method == "validation" for method, _ in self.after):
+            kinds.append(MEASURED)
+        return releases, kinds
 
     @cached_property
     def plan(self) -> Plan:
@@ -385,6 +404,17 @@ class OpenedTerms:
         rest, and may have to ask otherwise.
         """
         return len(self.terms.participants) if self.method.way_out.begins_anew else 1
+
+
+def find_needs(method: Proposal[Any], plan: Plan) -> tuple[list[str], list[str]]:
+    """The releases and the kinds of question that a policy must allow for all of a plan."""
+    kinds = dict.fromkeys(question.kind for question in plan.questions)
+    releases = [method.release]
+    if not method.way_out.by_site:
+        kinds |= dict.fromkeys(kind for kind in KINDS if kind.startswith("mask."))
+        if plan.total and not method.way_out.bounded:  # a masked study may have a part with noise
+            releases.append("private")
+    return releases, list(kinds)
 
 
 def say_subgroups(subgroups: Sequence[Subgroup]) -> str:
@@ -472,6 +502,13 @@ def _check_form(terms: Terms) -> None:
     ):
         raise MessageError(
             "what studies cost together is a fraction, and not less than what one of them costs"
+        )
+    if terms.after is not msgspec.UNSET and not all(
+        method in PROPOSED and release in RELEASES
+        for method, _, release in (one.partition(" ") for one in terms.after)
+    ):
+        raise MessageError(
+            "what follows a study is named by method and release, such as 'validation private'"
         )
     if not (_is_day(terms.ends) and (terms.price is None or _is_price(terms.price))):
         raise MessageError(

@@ -55,8 +55,11 @@ class DonorResults:
     @property
     def metrics(self) -> dict[str, Any]:
         """All of it as plain JSON values; `interval`: of the error of borrowers' own models above lent ones."""
-        weights = {donor.site: donor.weight for donor in self.ranking.donors}
-        candidates = sorted(self.ranking.candidates, key=lambda one: (-weights.get(one.site, -1.0), one.site))
+        weights = {donor.site: donor.weight for donor in self.ranking.donors}  # best first
+        ranks = {site: rank for rank, site in enumerate(weights)}
+        candidates = sorted(
+            self.ranking.candidates, key=lambda one: (ranks.get(one.site, len(ranks)), one.site)
+        )
         return {
             "study": self.study.name,
             "method": self.study.method,

@@ -53,11 +53,13 @@ def learn_through_gate(
 ) -> tuple[Method[Any], RiskTable | None]:
     """The model of all hospitals, and what they measured of it through their gates, if they do."""
     evaluation = study.find_evaluation()
+    house.total, house.after = study.price_from_here, study.follow_up
     if evaluation is None:
         return method.fit(house), None
     if evaluation.holdout is not None:
         return method, learn_and_measure(method, house, evaluation)
     assert study.evaluate is not None
+    house.spare = 1
     model = method.fit(house)
     everyone = [site.name for site in model.card.sites]
 

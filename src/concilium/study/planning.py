@@ -17,10 +17,9 @@ from concilium.models.private_start import NAMES_PATIENTS, find_unusable, states
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan, PlannedQuestion, shown
 from concilium.privacy.identity import Identity, has_fingerprint
-from concilium.protocol.terms import MEASURED
+from concilium.protocol.terms import MEASURED, find_needs
 from concilium.records.delimited import look
 from concilium.records.sources import TEXT_FILES, is_text_file
-from concilium.registry import KINDS
 from concilium.study.sources import read_table, read_tables, require_patients
 
 if TYPE_CHECKING:
@@ -206,7 +205,10 @@ def _refuse_unfit(
 ) -> None:
     for site in sites:
         if not site.has_room:
-            left = f"{site.currency} {shown(site.left)} is left" if site.left is not None else "it has none"
+            amounts = {"": site.left, " in this month": site.balance.month_left}
+            known = {when: amount for when, amount in amounts.items() if amount is not None}
+            when = min(known, key=lambda one: known[one], default="")
+            left = f"{site.currency} {shown(known[when])} is left{when}" if known else "it has none"
             raise StudyError(
                 f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): {fewer} a "
                 "smaller epsilon (nothing was asked)"
@@ -352,12 +354,7 @@ def count_models(study: Study) -> int:
 
 def _find_forbidden(study: Study, method: Proposal[Any], questions: Plan, policy: Policy) -> tuple[str, ...]:
     """What the study needs and a hospital's policy does not allow, in sentences."""
-    kinds = dict.fromkeys(question.kind for question in questions.questions)
-    if not method.way_out.by_site:
-        kinds |= dict.fromkeys(kind for kind in KINDS if kind.startswith("mask."))
-    modes = [method.release]
-    if not method.way_out.bounded and any(question.cost is not None for question in questions.questions):
-        modes.append("private")
+    modes, kinds = find_needs(method, questions)
     return (
         *(f"its policy releases nothing as {mode!r}" for mode in modes if mode not in policy.modes),
         *(f"its policy answers no {kind!r}" for kind in kinds if kind not in policy.kinds),

@@ -343,7 +343,9 @@ def _describe_evaluation(study: Study, noise: float = 0.0) -> str:
         noisy = f" ({deviation}, and in the intervals)" if noise else ""
         counted = "counted by predicted risk and outcome and released as"
         by = ", " if study.evaluate.leave_out else " by the site itself, "
-        return f"{about}{by}{counted} {study.release}{noisy}"
+        several = any(one.encounters for one in study.hospitals) or (study.encounters or 1) > 1
+        rows = "; figures count encounters, and intervals take those of one patient for independent"
+        return f"{about}{by}{counted} {study.release}{noisy}{rows if several else ''}"
     if shows_single_sites(study):
         return about
     # In a simulation all records are at hand; between hospitals such figures would be releases of their own.

@@ -235,6 +235,16 @@ class Study(About, frozen=True, kw_only=True):
         studies = (self, *self.after)
         return sum((price_study(one, plan_questions(one, one.open_method())) for one in studies), Fraction(0))
 
+    @property
+    def follow_up(self) -> tuple[str, ...]:
+        """The studies that are proposed after the first of this one, by method and release."""
+        found = []
+        for one in (self, *self.after):
+            found += [] if one is self else [f"{one.method} {one.release}"]
+            if one.measures_at_gate and one.evaluate is not None and one.evaluate.leave_out is not None:
+                found.append(f"validation {one.release}")
+        return tuple(found)
+
     def _check(self) -> None:
         """What no single key can tell: keys that need, exclude or contradict each other."""
         self._check_hospitals()

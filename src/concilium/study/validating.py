@@ -91,7 +91,7 @@ def _require_outcome(asked: AskedValidation, tables: Mapping[str, Records]) -> N
     """StudyError where no patient of a hospital has a class of the model, before any hospital answers. All tables are
     at hand here; between hospitals each looks for itself (models/risk_counts.py)."""
     model = asked.model
-    if not model.against_rest:
+    if model.names_classes:
         for site, table in tables.items():
             require_classes(
                 f"site {site!r}", model.target, model.classes_, table, "which the model tells apart"
@@ -111,15 +111,17 @@ def _find_holdout(study: Study, since: str | None) -> Holdout | None:
     from concilium.protocol.held_out import Holdout
 
     evaluate = study.evaluate
-    date = None if evaluate is None else evaluate.date
-    day = since or (None if evaluate is None else evaluate.since)
-    if day is None:
+    column, _, day = (since or "").rpartition("=")
+    if evaluate is not None:
+        column, day = column or evaluate.date or "", day or evaluate.since or ""
+    if not day:
         return None
-    if date is None:
+    if not column:
         raise StudyError(
-            f"{study.path}: to measure since {day}, [evaluate] date names the column that says when"
+            f"{study.path}: to measure since {day}, name the column that says when: --since admitted={day}, or "
+            "[evaluate] date"
         )
-    return Holdout(column=date, since=day)
+    return Holdout(column=column, since=day)
 
 
 @dataclasses.dataclass(frozen=True)

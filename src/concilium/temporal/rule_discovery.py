@@ -61,7 +61,7 @@ from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.protocol.schema import LEFT_OUT
 from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.columns import Value
-from concilium.records.patients import Patients
+from concilium.records.patients import PatientPart, Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
@@ -92,7 +92,7 @@ from concilium.temporal.outcome_windows import find_judged_windows
 from concilium.temporal.parsing import say_formula
 from concilium.temporal.path_search import UNIT, PathSearch
 from concilium.temporal.rule_grammar import VARIABLES
-from concilium.temporal.rule_questions import PARAMETER_SHARE, carry_values, prepare
+from concilium.temporal.rule_questions import PARAMETER_SHARE, carry_values, check_series, prepare
 from concilium.temporal.rule_task import (
     MOST_HORIZON,
     MOST_LIMITS,
@@ -426,6 +426,14 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
     @property
     def must_know(self) -> str:
         return ""
+
+    @property
+    def reads_beside(self) -> str:
+        return "rules" if self.window is None else "series"
+
+    def check_part(self, part: PatientPart) -> None:
+        if self.window is not None:
+            check_series(part, self.task)
 
     @property
     def tells_risks(self) -> bool:

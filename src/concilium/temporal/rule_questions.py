@@ -81,6 +81,18 @@ def prepare(part: PatientPart, task: RuleTask) -> Series:
 
     An outcome that is neither 0 nor 1 is missing: no patient's odd value decides whether there is an answer.
     """
+    check_series(part, task)
+    learning = task.learning
+    assert isinstance(part, Series)
+    assert learning is not None
+    truth = part.stays[learning.outcome]
+    carried = carry_values(part, task.names, task.static_names, learning.carry)
+    outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
+    return carried.with_stays({**carried.stays, learning.outcome: outcome})
+
+
+def check_series(part: PatientPart, task: RuleTask) -> None:
+    """DoesNotFit where series have another step, no outcome, or no variable of the task that changes over time."""
     learning = task.learning
     assert isinstance(part, Series)
     assert learning is not None
@@ -98,10 +110,6 @@ def prepare(part: PatientPart, task: RuleTask) -> Series:
         raise DoesNotFit(
             f"this hospital's series have no {learning.outcome!r}, or none of the variables that the study is about"
         )
-    truth = part.stays[learning.outcome]
-    carried = carry_values(part, task.names, task.static_names, learning.carry)
-    outcome = np.where((truth == 0) | (truth == 1), truth, np.float32(np.nan))
-    return carried.with_stays({**carried.stays, learning.outcome: outcome})
 
 
 def carry_values(series: Series, names: Sequence[str], static: Sequence[str], carry: str) -> Series:

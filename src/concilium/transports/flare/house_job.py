@@ -166,7 +166,6 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 identity=own.identity,
                 purpose=study.aim,
                 dictionary=study.dictionary,
-                total=proposal.plan().total if isinstance(proposal, Validation) else study.price_from_here,
                 check_tables=study.house.check_tables,
                 encounters=study.encounters or 1,
                 days=study.house.days,
