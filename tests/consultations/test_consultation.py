@@ -51,7 +51,10 @@ def test_every_population_is_that_of_the_pooled_patients(release):
                 and (sexes is None or ("f", "m").index(one["sex"]) in sexes)
             ]
             assert body.count(chosen) == (len(alike), 0)
-            table = body.tabulate(chosen, body.estimated)
+            table = body.tabulate(chosen, body.measured)
+            drawn = body.tabulate(chosen, body.estimated)
+            np.testing.assert_allclose(drawn.sum(axis=1), table.sum(axis=1))  # of each value
+            np.testing.assert_allclose(drawn[0], table[0])
             by_class = [sum(one["y"] == y for one in alike) for y in body.classes]
             assert table[0].tolist() == by_class
             wards = table[-4:]  # missing, a, b, c: the last predictor
@@ -111,6 +114,11 @@ def test_hospitals_answer_no_other_question_than_the_cube():
     consultation = make(cc.Consultation, "exact").set_params(grid=GRID)
     whole = ask_cube()
     assert consultation.find_objection(whole) is None
+    everybody = replace(whole, tree=[], nodes=[0])
+    assert consultation.find_objection(everybody) is not None  # exact: it is the sum of the cells
+    stated = {"sex": ["f", "m"], "ward": ["a", "b", "c"], "y": ["no", "yes"]}
+    private = make(cc.Consultation, "private", values=stated).set_params(grid=GRID)
+    assert private.find_objection(everybody) is None
     deeper = [*whole.tree, Split(whole.nodes[0], 1, [100, 101, 102, 103, 104])]
     for other in (
         ask_cube(["age"]),
@@ -167,6 +175,7 @@ def test_populations_are_widened_in_the_stated_order():
         {"classes": []},
         {"variance": float("inf")},
         {"enough": 0},
+        {"everybody": [[60, 40], [30, 20]]},
         {"by": [CubeColumn("age", [40.0]), CubeColumn("age", [50.0])]},
         {
             "by": [
@@ -210,7 +219,8 @@ def test_what_is_made_of_noisy_counts_is_nearer_to_the_truth():
             errors += [((one - true) ** 2).mean() for one in (body.released, body.estimated)]
         assert errors[1] < 0.9 * errors[0], apart
     exact = small_body()
-    assert exact.estimated is exact.measured is exact.released
+    assert exact.measured is exact.released
+    np.testing.assert_allclose(exact.estimated, exact.released)
 
 
 def test_a_thousand_questions_cost_one_release(tmp_path):

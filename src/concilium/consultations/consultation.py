@@ -31,6 +31,7 @@ from concilium.consultations.cube import (
     is_cube,
     list_cells,
     make_tree,
+    round_rows,
 )
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
 from concilium.errors import HouseError, ModelError, StudyError, name_some
@@ -156,7 +157,8 @@ class Consultation(TreeMethod[CubeBody]):
     def find_objection(self, question: Statistic) -> str | None:
         if isinstance(question, AskCounts) and (question.tree or question.classes is not None):
             grid = self.find_grid([one.name for one in question.attributes])
-            if not is_cube(question, grid):
+            everybody = self.way_out.bounded and is_cube(question, grid, whole=True)
+            if not everybody and not is_cube(question, grid):
                 return "it asks about other groups of patients than the cells of the agreed grid"
         return super().find_objection(question)
 
@@ -174,7 +176,11 @@ class Consultation(TreeMethod[CubeBody]):
             said += f" for {self.month}"
         if not self.way_out.bounded:
             return Plan("rho", (PLAN_SCHEMA, PLAN_CUTOFFS, PlannedQuestion("counts", None, said)))
-        return Plan("rho", (*plan_start(self), PlannedQuestion("counts", self.rho_of_fit, said)))
+        half = self.rho_of_fit / 2
+        first = PlannedQuestion(
+            "counts", half, f"the same of all cells together{said.partition(': once')[2]}"
+        )
+        return Plan("rho", (*plan_start(self), PlannedQuestion("counts", half, said), first))
 
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to. The release of a month is one study, whoever of the house asks for it
@@ -201,9 +207,12 @@ class Consultation(TreeMethod[CubeBody]):
         study, warnings = yield from start(self, partners)
         schema = study.state_schema()
         places = self._place(schema)
-        variance = partners.variance(self.rho_of_fit, 1 + len(schema.attributes) - len(places))
-        counts = yield self._ask(schema, places, Gaussian(str(variance)))
+        variance = partners.variance(self.rho_of_fit / 2, 1 + len(schema.attributes) - len(places))
+        question = self._ask(schema, places, Gaussian(str(variance)))
+        counts = yield question
+        everybody = yield msgspec.structs.replace(question, tree=[], nodes=[0])
         body, said = self._finish(schema, places, counts, float(variance) * float(partners.noise_factor))
+        body = msgspec.structs.replace(body, everybody=everybody[0].tolist())
         return Learned(body, {}, [self.say_price(), *warnings], said)
 
     def _place(self, schema: SharedSchema) -> list[int]:
@@ -290,12 +299,9 @@ class Consultation(TreeMethod[CubeBody]):
         schema = SharedSchema(
             tuple(one.attribute for one in columns), name_classes(body.target, body.classes), {}
         )
-        stated = np.rint(body.tabulate(chosen, body.estimated)).astype(np.int64)
-        if not body.variance:
-            learned = make_body(body.target, body.query, schema, stated, min_cell=1)
-            return msgspec.structs.replace(learned, decided=body.decided)
+        stated = round_rows(body.tabulate(chosen, body.estimated))
         measured = np.rint(body.tabulate(chosen, body.measured)).astype(np.int64)
-        learned = make_body(body.target, body.query, schema, stated, measured)
+        learned = make_body(body.target, body.query, schema, stated, measured, 0 if body.variance else 1)
         cells = len(body.find_cells(chosen))
         of_classes = cells * body.variance / body.precision
         trees = []

@@ -5,10 +5,12 @@ cell of every predictor: one more or less moves one count of each predictor by 1
 A predictors has squared L2 sensitivity A + 1, once, whatever is asked of it afterwards: every answer is post-processing
 at the house. Populations are unions of cells, so that no two answers differ by anything but published cells.
 
-Without noise all of it is arithmetic on counts. Under noise of a known variance three things are done first, which see
-no patient and cost nothing: tables of a cell are made to add up (each predictor counts the same patients again); the
-tables of a level of the grid are drawn towards those of the level above, the more, the less they differ beside their
-noise (empirical Bayes: the spread between cells is estimated from the released tables); and nothing is below zero.
+Before it answers, the house does what sees no patient and costs nothing. Under noise the tables of a cell are made to
+add up: each predictor counts the same patients again. The tables of a level of the grid are drawn towards those of the
+level above, the more, the less they differ beside noise and sampling (empirical Bayes: the spread between cells is
+estimated from the released tables). Nothing is below zero. Without noise all numbers of patients of a value, and of a
+class, stay as they were counted. Under noise half of the price buys the same table of everybody, to which all cells are
+drawn: the sum of many noisy cells would say less of it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.splits import Split
 
 MOST_CELLS = 4096
+ROUNDS = 20
 Table = NDArray[np.float64]
 # Of each attribute of the grid the cells that a population takes in; None: all of them.
 Chosen = tuple[tuple[int, ...] | None, ...]
@@ -60,7 +63,8 @@ class CubeBody(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, dict=True
 ):
     """What the file of a consultation holds: `counts` [cell of the grid, class counts and then cells of predictors,
-    class], as they were released, with the `variance` that noise adds to each."""
+    class], as they were released, with the `variance` that noise adds to each; `everybody` is the same of all patients,
+    asked by itself under noise."""
 
     target: str
     classes: list[str | int | float | bool]
@@ -68,6 +72,7 @@ class CubeBody(
     by: list[CubeColumn]
     predictors: list[CubeColumn]
     counts: list[list[list[int]]]
+    everybody: list[list[int]] = []
     variance: float = 0.0
     enough: int
     decided: Decided | None = None
@@ -86,6 +91,8 @@ class CubeBody(
         )
         if told != shape:
             raise ValueError("the counts of a cube must be those of its cells, predictors and classes")
+        if self.everybody and {len(self.everybody), *map(len, self.everybody)} != {shape[1], shape[2]}:
+            raise ValueError("the counts of everybody must be those of predictors and classes")
         if not 0 <= self.variance < math.inf or self.enough < 1:
             raise ValueError("a cube has a variance from 0, and asks for one patient or more")
         if self.decided is not None:
@@ -121,10 +128,11 @@ class CubeBody(
     @cached_property
     def measured(self) -> Table:
         """The released counts with tables that add up: without bias, and below zero where noise is."""
-        if not self.variance:
-            return self.released
-        adjusted = self.released.copy()
-        sums = [self.released[:, block].sum(axis=1) for block in self.blocks]
+        return self._add_up(self.released) if self.variance else self.released
+
+    def _add_up(self, released: Table) -> Table:
+        adjusted = released.copy()
+        sums = [released[:, block].sum(axis=1) for block in self.blocks]
         for total, width in zip(sums, self.widths, strict=True):
             adjusted[:, 0] += total / width
         adjusted[:, 0] /= self.precision
@@ -134,17 +142,32 @@ class CubeBody(
 
     @cached_property
     def estimated(self) -> Table:
-        """The counts to predict by, [cell, row, class]: those measured, and under noise drawn towards the levels above,
-        none below zero."""
-        if not self.variance:
-            return self.measured
-        above: Table = np.maximum(self.measured.sum(axis=0, keepdims=True), 0)
+        """The counts to predict by, [cell, row, class]: those measured, drawn towards the levels above, none below
+        zero. Without noise there are as many patients of each class, and of each value, as were counted."""
+        above: Table = self.measured.sum(axis=0, keepdims=True)
+        if self.everybody:
+            cells = len(self.counts)  # of which the sum has as many times the noise
+            asked = self._add_up(np.array([self.everybody], dtype=np.float64))
+            above = (cells * asked + above) / (cells + 1)
+        above = np.maximum(above, 0)
         for level in range(1, len(self.by) + 1):
             cells, rest = math.prod(self.sizes[:level]), math.prod(self.sizes[level:])
             own = self.measured.reshape(cells, rest, *self.measured.shape[1:]).sum(axis=1)
             parents = np.repeat(above, self.sizes[level - 1], axis=0)
             above = self._draw(own, parents, rest * self.variance)
-        return above
+        return above if self.variance else self._rake(above)
+
+    def _rake(self, drawn: Table) -> Table:
+        """Tables with the associations of these and the margins that were counted (Deming and Stephan, Ann. Math. Stat.
+        11, 1940)."""
+        raked = drawn.copy()
+        raked[:, 0] = self.measured[:, 0]
+        for block in self.blocks:
+            values = self.measured[:, block].sum(axis=2, keepdims=True)
+            for _ in range(ROUNDS):
+                raked[:, block] *= _divide(raked[:, :1], raked[:, block].sum(axis=1, keepdims=True))
+                raked[:, block] *= _divide(values, raked[:, block].sum(axis=2, keepdims=True))
+        return raked
 
     def _draw(self, own: Table, parents: Table, variance: float) -> Table:
         """Tables of sibling cells, each drawn towards what its parent lets expect of so many patients. A block of k
@@ -152,19 +175,25 @@ class CubeBody(
         patients = np.maximum(own[:, 0].sum(axis=1), 0)
         everyone = np.maximum(parents[:, 0].sum(axis=1), 1e-9)
         drawn = np.empty_like(own)
+        ratio = (patients / everyone)[:, None, None]
         for block in (slice(0, 1), *self.blocks):
-            expected = parents[:, block] * (patients / everyone)[:, None, None]
+            expected = parents[:, block] * ratio
             size = expected[0].size
             doubt = size * variance + expected.sum(axis=(1, 2))
             apart = ((own[:, block] - expected) ** 2).sum(axis=(1, 2))
             spread = max(float((apart - doubt).sum()), 0.0) / max(float((patients**2).sum()), 1.0)
             trust = spread * patients**2 / np.maximum(spread * patients**2 + doubt, 1e-9)
             drawn[:, block] = expected + trust[:, None, None] * (own[:, block] - expected)
+            if block.start == 0:  # of a predictor, what patients of each class have in the parent cell
+                classes = np.maximum(drawn[:, :1], 0)
+                ratio = np.divide(
+                    classes, parents[:, :1], out=np.zeros_like(classes), where=parents[:, :1] > 0
+                )
         drawn = np.maximum(drawn, 0)
         # Tables count the patients of the cell, whom the class counts say best.
         for block in self.blocks:
             sums = drawn[:, block].sum(axis=1, keepdims=True)
-            drawn[:, block] *= np.divide(drawn[:, :1], sums, out=np.zeros_like(sums), where=sums > 0)
+            drawn[:, block] *= _divide(drawn[:, :1], sums)
         return drawn
 
     def find_cells(self, chosen: Chosen) -> NDArray[np.intp]:
@@ -203,6 +232,11 @@ class CubeBody(
         return np.concatenate(rows)
 
 
+def _divide(one: Table, other: Table) -> Table:
+    """Quotients, none where there is nothing to divide by."""
+    return np.divide(one, other, out=np.zeros_like(other), where=other > 0)
+
+
 def make_tree(sizes: Sequence[int], places: Sequence[int]) -> tuple[list[Split], list[int]]:
     """The partial tree whose leaves are the cells of a grid, in order; `places` are the attributes of the question that
     the grid is made of, with so many cells each."""
@@ -218,15 +252,24 @@ def make_tree(sizes: Sequence[int], places: Sequence[int]) -> tuple[list[Split],
     return splits, leaves
 
 
-def is_cube(question: AskCounts, grid: Sequence[str]) -> bool:
-    """Whether a question asks for all cells of this grid, and for nothing between or below them."""
+def is_cube(question: AskCounts, grid: Sequence[str], *, whole: bool = False) -> bool:
+    """Whether a question asks for all cells of this grid, and for nothing between or below them; for the `whole`, of
+    all cells together."""
     names = [one.name for one in question.attributes]
     if not set(grid) <= set(names) or question.part is not None or question.sample is not None:
         return False
     places = [names.index(name) for name in grid]
     tree, leaves = make_tree([question.attributes[place].size for place in places], places)
     others = [place for place in range(len(names)) if place not in places]
+    if whole:
+        tree, leaves = [], [0]
     return (question.tree, question.nodes, question.counting, question.totals) == (tree, leaves, others, True)
+
+
+def round_rows(table: Table) -> NDArray[np.int64]:
+    """A table in whole patients, each row with as many as it has."""
+    ends = np.rint(np.cumsum(table, axis=1)).astype(np.int64)
+    return np.diff(ends, axis=1, prepend=0)
 
 
 def list_cells(sizes: Sequence[int]) -> list[Chosen]:

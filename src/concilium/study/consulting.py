@@ -15,7 +15,7 @@ import msgspec
 
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
-from concilium.errors import StudyError
+from concilium.errors import HouseError, StudyError
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 
@@ -52,7 +52,15 @@ def ask(
             tell(f"releasing the counts of {month}")
         dated = msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
         interrupted = folder.with_name(f".{folder.name}.partial").is_dir()
-        dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+        try:
+            dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+        except HouseError as error:
+            if "its key is deleted" not in str(error):
+                raise
+            raise HouseError(
+                f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
+                "there any more, so put its folder back, or ask again next month"
+            ) from None
     return _open(folder / MODEL).ask(patient, requester=requester)
 
 
