@@ -414,7 +414,7 @@ def find_reservation(opened: OpenedTerms, agree: Agree, ledger: Ledger) -> str |
         ledger.studies.price_of_month(),
         has_budget=balance.budget is not None,
     )
-    return own or method.find_reservation(agree.sensitive)
+    return own or agree.find_foreign(method.get_params()) or method.find_reservation(agree.sensitive)
 
 
 def say_currency(currency: str) -> str:
