@@ -40,7 +40,7 @@ from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, NewPatients
 from concilium.models.private_start import plan_start, start
 from concilium.models.threshold import CallingRule, decide
-from concilium.parameters import MOST_COUNTED, Parameter, names, text, whole
+from concilium.parameters import MOST_COUNTED, Parameter, choice, names, text, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import recode
 from concilium.protocol.counts import AskCounts
@@ -109,6 +109,15 @@ class Consultation(TreeMethod[CubeBody]):
             "a population is widened until so many patients match",
         ),
     ] = 50
+    on_misfit: Annotated[
+        str,
+        Parameter(
+            "'attribute' or 'hospital'",
+            choice("attribute", "hospital"),
+            "what is left out where a hospital lacks, withholds or coarsens a stated attribute: it for all, or that "
+            "hospital; card and answers name it",
+        ),
+    ] = "attribute"
     requesters: Annotated[
         Sequence[str] | None,
         Parameter(
@@ -170,6 +179,13 @@ class Consultation(TreeMethod[CubeBody]):
     def budget(self) -> TreeBudget:
         return TreeBudget(self.rho_of_fit, depth=1)
 
+    @property
+    def required_columns(self) -> frozenset[str]:
+        if self.on_misfit == "attribute":
+            return super().required_columns
+        stated = {*self.bins, *self.values} if self.attributes is None else {*self.attributes}
+        return frozenset({self.target, *(self.grid or ()), *stated})
+
     def plan(self) -> Plan:
         said = f"counts by cell of the grid, by predictor and by {self.target}: once"
         if self.month:
@@ -185,7 +201,7 @@ class Consultation(TreeMethod[CubeBody]):
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to. The release of a month is one study, whoever of the house asks for it
         and however often: hospitals give the answer that they stored."""
-        drafted = super().draft(models=models)
+        drafted = replace(super().draft(models=models), spares_misfits=self.on_misfit == "hospital")
         if not self.month:
             return drafted
         last = find_last_day(self.month)
