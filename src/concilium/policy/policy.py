@@ -422,6 +422,16 @@ def read_rules(path: str | Path) -> Policy:
         raise PolicyError(f"{path}: {error}") from None
 
 
+def list_files(path: Path) -> tuple[str, ...]:
+    """The files beside it that a policy file names; none where it cannot be read."""
+    try:
+        section = tomllib.loads(path.read_text(encoding="utf-8")).get("constraints", {})
+    except (OSError, ValueError, RecursionError):
+        return ()
+    named = [section.get(key) for key in ("file", "secret")] if isinstance(section, dict) else []
+    return tuple(one for one in named if isinstance(one, str))
+
+
 SECTIONS = ("release", "constraints", "peers", "houses", "revoked", "agree", "budget", "work")
 CONSTRAINTS = ("text", "file", "secret")
 
