@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from concilium.codes.recipient import SharedCodes as SharedCodes
     from concilium.codes.sharing import CodeSharing as CodeSharing
     from concilium.codes.taxonomy import Taxonomy as Taxonomy
+    from concilium.consultations.consultation import Consultation as Consultation
     from concilium.experts.experts import Experts as Experts
     from concilium.ledger.ledger import Ledger as Ledger
     from concilium.models.model_file import load as load
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "Budget": "concilium.policy.policy",
     "CodeSharing": "concilium.codes.sharing",
+    "Consultation": "concilium.consultations.consultation",
     "CoxRegression": "concilium.statistics.cox",
     "DecisionTree": "concilium.trees.tree",
     "Describe": "concilium.statistics.describe",

@@ -81,6 +81,7 @@ METHODS = {
     "naive-bayes": "concilium.trees.naive_bayes:NaiveBayes",
     "discovery": "concilium.temporal.rule_discovery:RuleDiscovery",
     "experts": "concilium.experts.experts:Experts",
+    "consultation": "concilium.consultations.consultation:Consultation",
     "cox": "concilium.statistics.cox:CoxRegression",
     "describe": "concilium.statistics.describe:Describe",
     "regression": "concilium.statistics.regression:Regression",

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
+from concilium.errors import name_some
 from concilium.ledger.ledger import DEFAULT_DELTA
 from concilium.policy.policy import BOUNDED, Agree, Policy
 from concilium.privacy.accounting import epsilon_from_rho, exact_delta, say_epsilon
@@ -77,6 +78,15 @@ def _describe_limits(rules: Policy, agree: Agree) -> Iterator[str]:
         yield "leaves to a person what has Gaussian noise: it cannot be charged to a budget in epsilon"
     if agree.least_patients:
         yield f"leaves to a person exact, masked and shared studies about fewer than {agree.least_patients} patients"
+    scopes = {
+        "other targets": agree.targets,
+        "other attributes": agree.attributes,
+        "consultations by other cells": agree.grid,
+        "consultations that others may ask": agree.requesters,
+    }
+    for what, listed in scopes.items():
+        if listed is not None:
+            yield f"leaves to a person {what} than {name_some([*listed], 9) or 'none'}"
 
 
 def _list_examples(rules: Policy, agree: Agree) -> Iterator[_ExampleStudy]:

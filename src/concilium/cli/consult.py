@@ -60,7 +60,7 @@ def consult(
     from concilium.records.query import Query
 
     method = load(model)
-    patients = _read_patients(patient, courses=method.reads_courses)
+    patients = read_patients(patient, courses=method.reads_courses)
     _refuse_misspelt(patients, {*method.attributes_, *Query.parse(method.query).attributes})
     explanations = [method.explain(row, anyway=anyway) for row in patients]
     if picture is not None:
@@ -98,7 +98,7 @@ def _refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
                 raise ModelError(f"the model does not ask about {name!r}{hint}")
 
 
-def _read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
+def read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
     """The patients that the command line names: at least one, or ModelError. With `courses`, a value may be a list of
     numbers in order."""
     first = arguments[0]

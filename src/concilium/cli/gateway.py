@@ -43,7 +43,7 @@ def gateway(
     """Filter messages on their way out: post a graph, a FHIR bundle or HL7 v2, get it back filtered, or refused.
 
     HL7 v2 messages also come in over MLLP (--hl7-port) and go on filtered to their receiver (--hl7-to), whose
-    acknowledgement the sender gets.
+    acknowledgement the sender gets. A changed policy holds from the next message on.
 
     \b
     Examples:
@@ -51,10 +51,9 @@ def gateway(
       curl --data @bundle.json http://127.0.0.1:8600/transactions
       concilium gateway policy.toml --hl7-port 2575 --hl7-to 127.0.0.1:2576
     """
-    from concilium.console.gateway import Gateway, listen, serve, write_address
+    from concilium.console.gateway import Gateway, PolicyFile, listen, serve, write_address
     from concilium.console.mllp import MllpChannel, Patience, running
     from concilium.policy.hl7v2 import find_character_set, require_parser
-    from concilium.policy.policy import read_rules
 
     if (hl7_port is None) != (hl7_to is None):
         raise PolicyError("--hl7-port, where HL7 v2 messages come in, needs --hl7-to, where they go on to")
@@ -62,16 +61,7 @@ def gateway(
     if receiver is not None:
         require_parser()
     host = host.removeprefix("[").removesuffix("]")
-    graphs = read_rules(policy).graphs()
-    if graphs is None:
-        raise PolicyError(
-            f"{policy}: there is no constraint graph in it, so a gateway would let everything through"
-        )
-    if graphs.needs_secret and not graphs.has_secret:
-        raise PolicyError(
-            f"{policy}: hash and shift_dates need a secret here; name a file with it as `secret` under [constraints]"
-        )
-    gate = Gateway(graphs, find_character_set(hl7_charset, "ascii"))
+    gate = Gateway(PolicyFile(policy), find_character_set(hl7_charset, "ascii"))
     _start_log(log)
     if host not in LOOPBACK:
         warn(

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from concilium.cli import (
     adapt,
+    ask,
     audit,
     check,
     consult,
@@ -54,6 +55,7 @@ app.command("demo", short_help="Everything, on real patients.")(demo.demo)
 app.command("run", short_help="Run a study: model, metrics, card, report.")(run.run)
 app.command("dictionary", short_help="Draft a dictionary from the tables of a study.")(check.dictionary)
 app.command("check", short_help="Does a hospital's table fit a study?")(check.check)
+app.command("ask", short_help="Patients like mine: ask as often as needed.")(ask.ask)
 app.command("consult", short_help="Predict for a patient, with reasons.")(consult.consult)
 app.command("evaluate", short_help="Measure a model at hospitals that did not make it.")(evaluate.evaluate)
 app.command("donors", short_help="Who lends a model to hospitals with few patients?")(donors.donors)

@@ -191,6 +191,8 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit a
         say(f"{release} releases have no bound: epsilon is unlimited, whatever the budget")
     for column in plan.unstated:
         say(say_missing(column))
+    for name, column in plan.steps_aside.items():
+        say(escape_controls(f"{name} will not take part: it has no column {column!r}, which the study needs"))
     if plan.left_out:
         say(escape_controls(f"by the names of columns, {say_left_out(plan.left_out)}"))
     if plan.total:

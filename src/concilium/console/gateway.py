@@ -17,9 +17,11 @@ import json
 import logging
 import re
 import socket
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from concilium.console.connections import Connection, Connections, Decisions, name_peer
@@ -39,6 +41,7 @@ MOST_HEADER_BYTES = 16 * 1024
 REQUEST_SECONDS = 30.0
 """How long a connection may take to send a request, or to read its answer, before it is closed."""
 MEDIA_TYPES = {"graph": "application/json", "bundle": "application/fhir+json", "hl7": "application/hl7-v2"}
+UNREADABLE = "the policy has changed and cannot be read, so nothing is let out: see the log"
 FAILED = "the gateway could not decide about this message, so nothing was let out"
 
 
@@ -51,13 +54,71 @@ class _GatewayReply:
     media_type: str = "application/json"
 
 
-class Gateway:
-    """Decides about messages, one line of log for each."""
+class PolicyFile:
+    """The constraint graphs of a policy file, read again when it, its rules or its secret change.
 
-    def __init__(self, graphs: ConstraintGraphs, character_set: str = "ascii") -> None:
-        graphs.require_secret()
-        self.graphs = graphs
+    *Protects:* the people in messages, from rules that were just forbidden. What cannot be read lets nothing out: the
+    rules of before may be those that somebody has taken back. A change counts once it has another size or time.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen, self._graphs = self._look(), _read_graphs(path)
+        self._reading = threading.Lock()
+
+    @property
+    def graphs(self) -> ConstraintGraphs:
+        """Those of the file as it is now; PolicyError where it cannot be read."""
+        with self._reading:
+            seen = self._look()
+            if seen != self._seen:
+                self._graphs = _read_graphs(self.path)
+                self._seen = seen
+                log.info("the policy has changed and is read again")
+            return self._graphs
+
+    def _look(self) -> tuple[tuple[str, int, int], ...]:
+        """The files that the policy is made of, each with its size and time; a file that is not there has none."""
+        from concilium.policy.policy import list_files
+
+        named = [self.path, *(self.path.parent / name for name in list_files(self.path))]
+        states = []
+        for one in named:
+            try:
+                found = one.stat()
+                states.append((str(one), found.st_size, found.st_mtime_ns))
+            except OSError:
+                states.append((str(one), -1, -1))
+        return tuple(states)
+
+
+def _read_graphs(path: Path) -> ConstraintGraphs:
+    """The graphs of a policy file that a gateway can filter by; PolicyError where there are none."""
+    from concilium.policy.policy import read_rules  # which loads more than a gateway of given graphs needs
+
+    graphs = read_rules(path).graphs()
+    if graphs is None:
+        raise PolicyError(
+            f"{path}: there is no constraint graph in it, so a gateway would let everything through"
+        )
+    if graphs.needs_secret and not graphs.has_secret:
+        raise PolicyError(
+            f"{path}: hash and shift_dates need a secret here; name a file with it as `secret` under [constraints]"
+        )
+    return graphs
+
+
+class Gateway:
+    """Decides about messages, one line of log for each; by graphs that stay, or those of a file as it is."""
+
+    def __init__(self, rules: ConstraintGraphs | PolicyFile, character_set: str = "ascii") -> None:
+        self._rules = rules
+        self.graphs.require_secret()
         self.character_set = character_set
+
+    @property
+    def graphs(self) -> ConstraintGraphs:
+        return self._rules.graphs if isinstance(self._rules, PolicyFile) else self._rules
 
     def handle(self, data: bytes) -> _GatewayReply:
         """The filtered message (200), the rule that refuses it (403), or what is wrong with it (400)."""
@@ -69,13 +130,18 @@ class Gateway:
 
     def _handle(self, kind: str, data: bytes) -> _GatewayReply:
         try:
+            graphs = self.graphs
+        except ConciliumError as error:
+            log.error("the policy has changed and cannot be read, so nothing is let out: %s", error)
+            return _GatewayReply(503, {"error": UNREADABLE})
+        try:
             if kind == "hl7":
-                decision = decide_v2(self.graphs, data, self.character_set)
+                decision = decide_v2(graphs, data, self.character_set)
             else:
                 message = read_message(data)
                 kind = "bundle" if is_bundle(message) else "graph"
                 bundle = kind == "bundle"
-                decision = decide_bundle(self.graphs, message) if bundle else self.graphs.decide(message)
+                decision = decide_bundle(graphs, message) if bundle else graphs.decide(message)
         except (PolicyError, MissingExtra) as error:
             log.info("error %s", kind)
             return _GatewayReply(400, {"error": str(error)})
@@ -164,7 +230,12 @@ class _WebApp:
         """What is replied; None where the other side has gone."""
         match scope["path"], scope["method"]:
             case "/health", "GET":
-                return _GatewayReply(200, {"graphs": [graph.name for graph in self.gateway.graphs.graphs]})
+                try:
+                    return _GatewayReply(
+                        200, {"graphs": [graph.name for graph in self.gateway.graphs.graphs]}
+                    )
+                except ConciliumError:
+                    return _GatewayReply(503, {"error": UNREADABLE})
             case "/transactions", "POST":
                 pass
             case "/health" | "/transactions", _:

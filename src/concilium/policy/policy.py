@@ -38,6 +38,10 @@
     price_per_study = "1/20"      # what a study may cost each patient, in the budget's currency
     price_per_month = "1/4"       # what all studies agreed so in a month may cost together
     least_patients = 100          # exact, masked, shared: studies about fewer wait
+    targets = ["death"]           # absent: any target; other studies wait. So do, of other scopes:
+    attributes = ["age", "sex"]   # those that ask about others, or do not say about which
+    grid = {age = [40, 60, 80], sex = ["f", "m"]}  # consultations whose cells are cut elsewhere, or by other attributes
+    requesters = ["dr.weiss"]     # consultations that others may ask, or that do not say who
     sensitive = ["042", "303"]    # shared: sharings that do not hide all of these wait (absent: 38 U.S.C. 7332)
 
     [work]                        # what computing may take, at most; by what a question says, before it is computed
@@ -63,7 +67,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,6 +79,7 @@ from concilium.ledger.budgets import Allowance
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
 from concilium.privacy.identity import has_fingerprint, read_fingerprint
+from concilium.records.query import Query
 from concilium.registry import KINDS, METHODS, PROPOSED, RELEASES, VALIDATIONS
 
 if TYPE_CHECKING:
@@ -161,6 +166,10 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     price_per_month: str | int | None = None
     least_patients: int = 0
     sensitive: tuple[str, ...] | None = None
+    targets: tuple[str, ...] | None = None
+    attributes: tuple[str, ...] | None = None
+    grid: dict[str, tuple[str | int | float | bool, ...]] | None = None
+    requesters: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for names, options, what in (
@@ -195,6 +204,35 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def most_per_month(self) -> Fraction | None:
         """In the currency of the ledger; None: no limit of its own."""
         return _read_price(self.price_per_month, "price_per_month")
+
+    def find_foreign(self, asked: Mapping[str, Any]) -> str | None:
+        """What a study with these parameters is about, or whom it serves, that is out of scope; None where nothing is.
+
+        Rule: a scope is a list of what is agreed to. A study that leaves open what the list is about waits.
+        """
+        target = asked.get("target") or asked.get("outcome")
+        if self.targets is not None and target not in self.targets:
+            return f"its policy agrees to no study of {target!r} by itself"
+        if self.attributes is not None:
+            named = asked.get("attributes")
+            if named is None:
+                return "the study does not list its attributes, and its policy agrees to some by itself"
+            of_query = Query.parse(asked.get("query") or "").attributes
+            if more := sorted({*named, *of_query} - {*self.attributes, target}):
+                return f"its policy agrees to no study of {more[0]!r} by itself"
+        if self.grid is not None:
+            for name in asked.get("grid") or ():
+                cut = (asked.get("bins") or {}).get(name) or (asked.get("values") or {}).get(name)
+                if name not in self.grid or cut is None or {*cut} != {*self.grid[name]}:
+                    return f"its policy agrees to no cells of {name!r} like these by itself"
+            if "grid" in asked and asked["grid"] is None:
+                return "the study does not state its grid, and its policy agrees to one by itself"
+        if self.requesters is not None and "requesters" in asked:
+            if asked["requesters"] is None:
+                return "the study does not say who may ask, and its policy agrees to some by itself"
+            if more := sorted({*asked["requesters"]} - {*self.requesters}):
+                return f"its policy agrees to no questions of {more[0]!r} by itself"
+        return None
 
     def find_reservation(
         self, release: str, method: str, price: Fraction | None, of_month: Fraction, *, has_budget: bool
@@ -382,6 +420,16 @@ def read_rules(path: str | Path) -> Policy:
         return Policy(constraints=text)
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from None
+
+
+def list_files(path: Path) -> tuple[str, ...]:
+    """The files beside it that a policy file names; none where it cannot be read."""
+    try:
+        section = tomllib.loads(path.read_text(encoding="utf-8")).get("constraints", {})
+    except (OSError, ValueError, RecursionError):
+        return ()
+    named = [section.get(key) for key in ("file", "secret")] if isinstance(section, dict) else []
+    return tuple(one for one in named if isinstance(one, str))
 
 
 SECTIONS = ("release", "constraints", "peers", "houses", "revoked", "agree", "budget", "work")

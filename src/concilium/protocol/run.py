@@ -685,7 +685,7 @@ class Run:
         self.refusals += [RefusalCard(site, kind, refusal.rule, refusal.reason) for site, refusal in refused]
         self.dropouts += [DropoutCard(site, self.rounds, reason) for site, reason in lost]
         misfit = [(site, refusal.reason) for site, refusal in refused if refusal.rule in MISFITS]
-        if misfit:
+        if misfit and not (self.draft.spares_misfits and bodies):
             raise HouseError(f"the study does not fit every site: {together(misfit)}")
         behind = [(site, refusal.reason) for site, refusal in refused if refusal.rule == "rollback"]
         if behind:

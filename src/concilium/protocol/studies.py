@@ -437,7 +437,8 @@ def find_reservation(opened: OpenedTerms, agree: Agree, ledger: Ledger) -> str |
         agree.find_reservation(release, name, None, of_month, has_budget=has_budget)
         for name, release in opened.after
     )
-    return own or method.find_reservation(agree.sensitive) or next(filter(None, later), None)
+    own = own or agree.find_foreign(method.get_params()) or method.find_reservation(agree.sensitive)
+    return own or next(filter(None, later), None)
 
 
 def say_currency(currency: str) -> str:

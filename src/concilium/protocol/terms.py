@@ -139,7 +139,8 @@ class Draft:
 
     `price` is the most that all of it may cost a patient, None where nothing of it has a price; `models` are learned in
     it, one or as many as an evaluation has folds. A region proposes the study of the house above under its own name,
-    with as many `encounters` of each patient; None: as the house says.
+    with as many `encounters` of each patient; None: as the house says. `spares_misfits`: a hospital whose table does
+    not fit is left out, where it would otherwise stop the study.
     """
 
     method: str
@@ -155,6 +156,7 @@ class Draft:
     evaluation: Fraction | None = None
     subgroups: tuple[Subgroup, ...] = ()
     encounters: int | None = None
+    spares_misfits: bool = False
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

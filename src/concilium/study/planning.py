@@ -108,6 +108,7 @@ class StudyPlan:
     sites: tuple[SiteBalance, ...]
     unstated: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    steps_aside: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
@@ -140,6 +141,7 @@ class StudyPlan:
             "sites": [site.to_dict() for site in self.sites],
             "unstated": list(self.unstated),
             "left_out": dict(self.left_out),
+            "steps_aside": dict(self.steps_aside),
         }
 
 
@@ -162,7 +164,9 @@ def plan_study(study: Study) -> StudyPlan:
         require_patients(study)
     questions, models = plan_questions(study, method), count_models(study)
     sites = _find_balances(study, method, questions, models)
-    return StudyPlan(questions, models, sites, _find_unstated(study), _find_left_out(study, method))
+    columns, steps_aside = _find_misfits(study, method)
+    left_out = _find_left_out(study, method, columns)
+    return StudyPlan(questions, models, sites, _find_unstated(study), left_out, steps_aside)
 
 
 def plan_questions(study: Study, method: Method[Any]) -> Plan:
@@ -297,14 +301,26 @@ def _find_unstated(study: Study) -> tuple[str, ...]:
     )
 
 
-def _find_left_out(study: Study, method: Method[Any]) -> dict[str, str]:
-    """The columns that would be left out, and why, by the names of columns and by policies. No patient is looked at."""
+def _find_misfits(study: Study, method: Method[Any]) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """The columns of every hospital that takes part, and the hospitals that lack a column the study cannot do without,
+    each with the first of these. They step aside where the study says so, and stop it otherwise."""
     if study.method_type.reads_courses or study.elsewhere:
+        return {}, {}
+    columns = _list_columns(study)
+    lacking = {site: sorted(method.required_columns - known) for site, known in columns.items()}
+    return (
+        {site: known for site, known in columns.items() if not lacking[site]},
+        {site: absent[0] for site, absent in lacking.items() if absent},
+    )
+
+
+def _find_left_out(study: Study, method: Method[Any], columns: Mapping[str, set[str]]) -> dict[str, str]:
+    """The columns that would be left out, and why, by the names of columns and by policies. No patient is looked at."""
+    if not columns:
         return {}
     bounded = study.way_out.bounded
     if bounded and isinstance(method, PrivateMethod) and states_attributes(method):
         return {}  # what is stated is asked about, and a hospital without it refuses
-    columns = _list_columns(study)
     apart = {study.target, *(hospital.patient for hospital in study.hospitals)}
     if study.split is not None:
         apart.add(study.split.by)

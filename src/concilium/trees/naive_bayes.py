@@ -339,33 +339,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return Learned(body, {}, [self.say_price(), *warnings], said)
 
     def _finish(self, schema: SharedSchema, table: Counts, measured: Counts | None = None) -> NaiveBayesBody:
-        """The model of a table, [1 + cell, class], and of what was measured, where that has noise; a value that nobody
-        has gets a branch only if the study names it."""
-        bounded = self.way_out.bounded
-        joined = ungrouped(table) if bounded else join_small(table, schema.attributes, self.min_cell)
-        trees, start = [], 1
-        for index, attribute in enumerate(schema.attributes):
-            raw = [None] * len(table) if measured is None else list(measured)
-            nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size, raw[0])]
-            born: dict[int, int] = {}
-            for cell in attribute.in_branch_order:
-                leader = int(joined.first[start + cell])
-                if leader not in born and (bounded or joined.table[leader].any()):
-                    born[leader] = len(nodes)
-                    nodes.append(GrowingNode(1, joined.table[leader], measured=raw[leader]))
-                nodes[0].children[cell] = born.get(leader, STAYS)
-            start += attribute.size
-            if len(nodes) > 1:
-                trees.append(finish(self.target, self.query, schema.keep([index]), nodes))
-        return NaiveBayesBody(
-            target=self.target,
-            classes=list(schema.classes.values),
-            query=self.query,
-            bins={name: edges for tree in trees for name, edges in tree.bins.items()},
-            dates=sorted({name for tree in trees for name in tree.dates}),
-            counts=[int(count) for count in table[0]],
-            attributes=[tree.nodes for tree in trees],
-        )
+        least = 0 if self.way_out.bounded else self.min_cell
+        return make_body(self.target, self.query, schema, table, measured, least)
 
     def _decide(
         self, body: NaiveBayesBody, tally: Tally | None = None, own: Tally | None = None
@@ -407,7 +382,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             find_path(tree, patient, self.card.dictionary)[-1] if name in patient else 0
             for name, tree in zip(self.body.names, self.body.trees, strict=True)
         ]
-        return _explain_evidence(self.body, reached, patient, self.card.dictionary, self.way_out.bounded)
+        return explain_evidence(self.body, reached, patient, self.card.dictionary, self.way_out.bounded)
 
     def importances(self) -> dict[str, float]:
         body = self.body
@@ -453,6 +428,42 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         return f"{len(self.body.attributes)} attributes"
 
 
+def make_body(
+    target: str,
+    query: str,
+    schema: SharedSchema,
+    table: Counts,
+    measured: Counts | None = None,
+    min_cell: int = 0,
+) -> NaiveBayesBody:
+    """The model of a table, [1 + cell, class], and of what was measured, where that has noise; a value that nobody has
+    gets a branch only where `min_cell` is 0: then none are joined."""
+    joined = join_small(table, schema.attributes, min_cell) if min_cell else ungrouped(table)
+    trees, start = [], 1
+    for index, attribute in enumerate(schema.attributes):
+        raw = [None] * len(table) if measured is None else list(measured)
+        nodes = [GrowingNode(0, table[0], 0, [STAYS] * attribute.size, raw[0])]
+        born: dict[int, int] = {}
+        for cell in attribute.in_branch_order:
+            leader = int(joined.first[start + cell])
+            if leader not in born and (not min_cell or joined.table[leader].any()):
+                born[leader] = len(nodes)
+                nodes.append(GrowingNode(1, joined.table[leader], measured=raw[leader]))
+            nodes[0].children[cell] = born.get(leader, STAYS)
+        start += attribute.size
+        if len(nodes) > 1:
+            trees.append(finish(target, query, schema.keep([index]), nodes))
+    return NaiveBayesBody(
+        target=target,
+        classes=list(schema.classes.values),
+        query=query,
+        bins={name: edges for tree in trees for name, edges in tree.bins.items()},
+        dates=sorted({name for tree in trees for name in tree.dates}),
+        counts=[int(count) for count in table[0]],
+        attributes=[tree.nodes for tree in trees],
+    )
+
+
 def _state_noise(body: NaiveBayesBody, root: float, cells: float) -> NaiveBayesBody:
     """The model with the variance of the noise of its class counts, and of those of values."""
     trees = [
@@ -486,15 +497,16 @@ def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
 
 
-def _explain_evidence(
+def explain_evidence(
     body: NaiveBayesBody,
     reached: Sequence[int],
     patient: Mapping[str, Any],
     dictionary: Entries,
     noisy: bool,
+    whom: str = "all",
 ) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
-    (0: of none).
+    (0: of none); `whom` says of which patients the model is.
 
     It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
     strongest first.
@@ -528,7 +540,7 @@ def _explain_evidence(
         interval = min(low, share), max(high, share)
         between = f" {say_risk_interval(interval)};"
     among = f"patients, about {patients}" if noisy else f"{patients} patients"
-    first = f"{body.target} = {named} ({say_risk(share)};{between} {say_share(base)} of all {among})."
+    first = f"{body.target} = {named} ({say_risk(share)};{between} {say_share(base)} of {whom} {among})."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],

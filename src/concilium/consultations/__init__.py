@@ -1,0 +1,1 @@
+"""Questions about patients like one of ours, answered from one release of counts."""

@@ -1,0 +1,447 @@
+"""`Consultation`: patients like mine. One release of counts, and every question of a period answered from it.
+
+docs/methods.md, part 10. Hospitals agree once: to the outcome, the predictors, a public grid of cells, the release, its
+price a month and the day it ends. Once in a period they answer one question, the cube (cube.py). Whoever may ask then
+asks as often as he likes: a patient is snapped to the grid, the population is widened until enough patients match
+(populations.py), and the answer is naive Bayes within that population. No question leaves the house, so no hospital
+learns of the patient who is asked about, and none is charged again.
+
+*Protects:* every patient of the hospitals, *from:* the house and whoever asks, *cost:* under `private` epsilon at delta
+for each period's cube, whatever is asked; *assumes:* what the release assumes. Under `exact` and `masked` there is no
+bound: whoever asks learns the counts of the cube, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import date
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.consultations.answers import ConsultationAnswer, Following, find_next, read_request
+from concilium.consultations.cube import (
+    MOST_CELLS,
+    Chosen,
+    CubeBody,
+    CubeColumn,
+    is_cube,
+    list_cells,
+    make_tree,
+    round_rows,
+)
+from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
+from concilium.errors import HouseError, ModelError, StudyError, name_some
+from concilium.models.explanation import Explanation, say_share
+from concilium.models.method import documented
+from concilium.models.prediction import AnyPatients, NewPatients
+from concilium.models.private_start import plan_start, start
+from concilium.models.threshold import CallingRule, decide
+from concilium.parameters import MOST_COUNTED, Parameter, choice, names, text, whole
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import recode
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
+from concilium.protocol.schema import SharedSchema, name_classes
+from concilium.protocol.terms import Draft, today
+from concilium.records.columns import label
+from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
+from concilium.trees.private_growing import TreeBudget
+from concilium.trees.schemas import (
+    PLAN_CUTOFFS,
+    PLAN_SCHEMA,
+    TreeMethod,
+    ask_schemas,
+    find_oddities,
+    settle_schema,
+)
+from concilium.trees.settling import find_path
+
+USUAL_GRID = ("age", "sex")
+
+
+def _read_month(value: Any) -> str:
+    """A month such as 2026-11, or nothing."""
+    if text(value):
+        date.fromisoformat(f"{value}-01")
+    return str(value)
+
+
+def _read_day(value: Any) -> str:
+    """A day such as 2027-03-31, or nothing."""
+    if text(value) and date.fromisoformat(value).isoformat() != value:
+        raise ValueError
+    return str(value)
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class Consultation(TreeMethod[CubeBody]):
+    """`Consultation(target="death", grid=["age", "sex"], bins={"age": [40, 60, 80]}).fit(house).ask({"age": 63})`."""
+
+    method: ClassVar[str] = "consultation"
+    called: ClassVar[str] = "a Consultation"
+    description: ClassVar[str] = (
+        "counts by cell of a public grid, from which questions about patients are answered"
+    )
+    body_type: ClassVar[type[CubeBody]] = CubeBody
+    compares: ClassVar[bool] = False
+    memory_share: ClassVar[float] = 8.0
+
+    _: KW_ONLY
+    grid: Annotated[
+        Sequence[str] | None,
+        Parameter(
+            "a list of names",
+            names,
+            "the attributes whose cells are the populations, cut at `bins` or at `values`; the last one is dropped "
+            "first where too few patients match; None: age and sex, of those that are asked about",
+        ),
+    ] = None
+    enough: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_COUNTED}",
+            whole(1, MOST_COUNTED),
+            "a population is widened until so many patients match",
+        ),
+    ] = 50
+    on_misfit: Annotated[
+        str,
+        Parameter(
+            "'attribute' or 'hospital'",
+            choice("attribute", "hospital"),
+            "what is left out where a hospital lacks, withholds or coarsens a stated attribute: it for all, or that "
+            "hospital; card and answers name it",
+        ),
+    ] = "attribute"
+    requesters: Annotated[
+        Sequence[str] | None,
+        Parameter(
+            "a list of names", names, "who may ask, by name, as their hospital vouches; None: not said"
+        ),
+    ] = None
+    month: Annotated[
+        str,
+        Parameter(
+            "a month such as '2026-11'",
+            _read_month,
+            "the month (UTC) of which this is the release; hospitals answer it once, however often it is asked for; "
+            "empty: a release by itself",
+        ),
+    ] = ""
+    ends: Annotated[
+        str,
+        Parameter("a day such as '2027-03-31'", _read_day, "the last day of the agreement; empty: not said"),
+    ] = ""
+
+    def check(self) -> None:
+        super().check()
+        if self.grid is not None and self.target in self.grid:
+            raise StudyError(f"{self.target!r} is the target, and cannot be in the 'grid': take it out")
+        if self.grid is not None and self.attributes is not None:
+            absent = [name for name in self.grid if name not in self.attributes]
+            if absent:
+                raise StudyError(
+                    f"{absent[0]!r} is in the 'grid', and not among the 'attributes': add it there"
+                )
+        if self.way_out.bounded and self.grid is not None:
+            stated = {*self.values, *self.bins}
+            if absent := [name for name in self.grid if name not in stated]:
+                raise StudyError(
+                    f"a private Consultation states its grid: give bins or values of {absent[0]!r}, so that cells are "
+                    "public before anybody is counted"
+                )
+        if self.ends and self.month > self.ends[:7]:
+            raise StudyError(f"the agreement ended on {self.ends}, before the month {self.month}")
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.tallied:
+            return "a consultation counts patients by cell, and not by risk; take 'prevalence' or a cost"
+        return None
+
+    def find_objection(self, question: Statistic) -> str | None:
+        if isinstance(question, AskCounts) and (question.tree or question.classes is not None):
+            grid = self.find_grid([one.name for one in question.attributes])
+            everybody = self.way_out.bounded and is_cube(question, grid, whole=True)
+            if not everybody and not is_cube(question, grid):
+                return "it asks about other groups of patients than the cells of the agreed grid"
+        return super().find_objection(question)
+
+    def find_grid(self, known: Sequence[str]) -> list[str]:
+        """The attributes of the grid, of those that are asked about."""
+        return list(self.grid) if self.grid is not None else [name for name in USUAL_GRID if name in known]
+
+    @property
+    def budget(self) -> TreeBudget:
+        return TreeBudget(self.rho_of_fit, depth=1)
+
+    @property
+    def required_columns(self) -> frozenset[str]:
+        if self.on_misfit == "attribute":
+            return super().required_columns
+        stated = {*self.bins, *self.values} if self.attributes is None else {*self.attributes}
+        return frozenset({self.target, *(self.grid or ()), *stated})
+
+    def plan(self) -> Plan:
+        said = f"counts by cell of the grid, by predictor and by {self.target}: once"
+        if self.month:
+            said += f" for {self.month}"
+        if not self.way_out.bounded:
+            return Plan("rho", (PLAN_SCHEMA, PLAN_CUTOFFS, PlannedQuestion("counts", None, said)))
+        half = self.rho_of_fit / 2
+        first = PlannedQuestion(
+            "counts", half, f"the same of all cells together{said.partition(': once')[2]}"
+        )
+        return Plan("rho", (*plan_start(self), PlannedQuestion("counts", half, said), first))
+
+    def draft(self, *, models: int = 1) -> Draft:
+        """What hospitals are asked to agree to. The release of a month is one study, whoever of the house asks for it
+        and however often: hospitals give the answer that they stored."""
+        drafted = replace(super().draft(models=models), spares_misfits=self.on_misfit == "hospital")
+        if not self.month:
+            return drafted
+        last = find_last_day(self.month)
+        return replace(drafted, nonce=f"consultation {self.month}", ends=min(filter(None, [last, self.ends])))
+
+    def converse(self, partners: Partners) -> Conversation[Learned[CubeBody]]:
+        return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
+
+    def _converse_plainly(self) -> Conversation[Learned[CubeBody]]:
+        seen = yield from ask_schemas(self)
+        schema = yield from settle_schema(self, seen)
+        places = self._place(schema)
+        counts = yield self._ask(schema, places)
+        warnings = find_oddities(self, schema, seen)
+        body, said = self._finish(schema, places, counts, 0.0)
+        return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
+
+    def _converse_privately(self, partners: Partners) -> Conversation[Learned[CubeBody]]:
+        study, warnings = yield from start(self, partners)
+        schema = study.state_schema()
+        places = self._place(schema)
+        variance = partners.variance(self.rho_of_fit / 2, 1 + len(schema.attributes) - len(places))
+        question = self._ask(schema, places, Gaussian(str(variance)))
+        counts = yield question
+        everybody = yield msgspec.structs.replace(question, tree=[], nodes=[0])
+        body, said = self._finish(schema, places, counts, float(variance) * float(partners.noise_factor))
+        body = msgspec.structs.replace(body, everybody=everybody[0].tolist())
+        return Learned(body, {}, [self.say_price(), *warnings], said)
+
+    def _place(self, schema: SharedSchema) -> list[int]:
+        """Where the attributes of the grid stand in the schema."""
+        known = [one.name for one in schema.attributes]
+        grid = self.find_grid(known)
+        if absent := [name for name in grid if name not in known]:
+            why = schema.left_out.get(absent[0], "no hospital has it")
+            raise HouseError(f"{absent[0]!r} is in the grid and cannot be asked about: {why}")
+        return [known.index(name) for name in grid]
+
+    def _ask(self, schema: SharedSchema, places: list[int], noise: Gaussian | None = None) -> AskCounts:
+        """The one question of a period."""
+        sizes = [schema.attributes[place].size for place in places]
+        if (cells := int(np.prod(sizes))) > MOST_CELLS:
+            raise HouseError(
+                f"the grid has {cells:,} cells, of {MOST_CELLS:,} at most: cut it into fewer bands"
+            )
+        tree, leaves = make_tree(sizes, places)
+        return AskCounts(
+            query=self.query,
+            target=self.target,
+            classes=schema.classes,
+            attributes=schema.attributes,
+            tree=tree,
+            nodes=leaves,
+            counted=[place for place in range(len(schema.attributes)) if place not in places],
+            noise=noise,
+        )
+
+    def _finish(
+        self, schema: SharedSchema, places: list[int], counts: NDArray[np.integer], variance: float
+    ) -> tuple[CubeBody, str]:
+        columns = [CubeColumn.of(one) for one in schema.attributes]
+        classes = list(schema.classes.values)
+        totals = np.maximum(counts[:, 0].sum(axis=0), 0)
+        decided, said, positive = None, "", self.find_positive(classes)
+        if positive is not None:
+            prevalence = float(totals[positive] / max(totals.sum(), 1))
+            decided, said = decide(self.threshold, classes[positive], prevalence)
+        body = CubeBody(
+            target=self.target,
+            classes=classes,
+            query=self.query,
+            by=[columns[place] for place in places],
+            predictors=[one for place, one in enumerate(columns) if place not in places],
+            counts=counts.tolist(),
+            variance=variance,
+            enough=self.enough,
+            decided=decided,
+        )
+        return body, said
+
+    @property
+    def attributes_(self) -> list[str]:
+        return sorted(one.name for one in (*self.body.by, *self.body.predictors))
+
+    def find_cells(self, patients: NewPatients) -> list[Chosen]:
+        """For each patient the cell of the grid; None in it where an attribute is missing."""
+        sides: list[list[tuple[int, ...] | None]] = []
+        for one in self.body.by:
+            codes, cells = recode(one.attribute, patients)
+            found = np.where(codes == 0, -1, cells[codes]).tolist()
+            sides.append([None if cell < 0 else (cell,) for cell in found])
+        return list(zip(*sides, strict=True)) if sides else [()] * len(patients)
+
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """For each patient how likely each class is, by the patients who are like this one; columns as in classes_."""
+        table = self.read(patients)
+        shares = np.empty((len(table), len(self.body.classes)))
+        rows: dict[Chosen, list[int]] = {}
+        for row, cells in enumerate(self.find_cells(table)):
+            rows.setdefault(find_population(self.body, cells).chosen, []).append(row)
+        for chosen, here in rows.items():
+            bayes = NaiveBayes.of(self.learn(chosen), self.card)
+            shares[here] = bayes.predict_proba(table.records.take(np.array(here)))
+        return shares
+
+    def learn(self, chosen: Chosen) -> NaiveBayesBody:
+        """Naive Bayes of a population: what each attribute says among patients like these."""
+        body = self.body
+        spanned = body.find_spanned(chosen)
+        columns = [*(body.by[place] for place in spanned), *body.predictors]
+        schema = SharedSchema(
+            tuple(one.attribute for one in columns), name_classes(body.target, body.classes), {}
+        )
+        stated = round_rows(body.tabulate(chosen, body.estimated))
+        measured = np.rint(body.tabulate(chosen, body.measured)).astype(np.int64)
+        learned = make_body(body.target, body.query, schema, stated, measured, 0 if body.variance else 1)
+        cells = len(body.find_cells(chosen))
+        of_classes = cells * body.variance / body.precision
+        trees = []
+        for place, nodes in enumerate(learned.attributes):
+            inside = body.sizes[spanned[place]] if place < len(spanned) else 1
+            of_values = of_classes / inside if place < len(spanned) else cells * body.variance
+            trees.append(
+                [
+                    msgspec.structs.replace(node, variance=of_values if number else of_classes)
+                    for number, node in enumerate(nodes)
+                ]
+            )
+        return msgspec.structs.replace(learned, attributes=trees, decided=body.decided)
+
+    def _look_up(self, patient: Mapping[str, Any]) -> tuple[MatchingPatients, Explanation, Following | None]:
+        """For this patient the population, the answer among it, and what to measure next."""
+        body, dictionary = self.body, self.card.dictionary
+        known = {one.name: patient.get(one.name) for one in body.by}
+        reading = NewPatients([known or {body.target: None}], dictionary, by_itself=bool(body.variance))
+        population = find_population(body, self.find_cells(reading)[0])
+        learned = self.learn(population.chosen)
+        reached = [
+            find_path(tree, patient, dictionary)[-1] if name in patient else 0
+            for name, tree in zip(learned.names, learned.trees, strict=True)
+        ]
+        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these")
+        return population, said, find_next(learned, reached, patient, said)
+
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        population, said, following = self._look_up(patient)
+        first, *rest = said.sentences
+        sentences = [first, *self._say_population(population, patient), *rest]
+        if following is not None:
+            sentences.append(str(following))
+        sentences.append(f"Hospitals that answered: {', '.join(site.name for site in self.card.sites)}.")
+        return replace(said, sentences=tuple(sentences), patients=max(round(population.patients), 0))
+
+    def _say_population(self, population: MatchingPatients, patient: Mapping[str, Any]) -> list[str]:
+        """Whom the answer is about, and how it came to that."""
+        body = self.body
+        whose = say_cells(body, population.chosen, self.card.dictionary)
+        said = [f"Patients like this one: {whose}; {population.say_patients()}."]
+        if population.steps:
+            least = f"{body.enough} patients" + (", beyond what noise hides" if body.variance else "")
+            said.append(f"The population was widened until there were {least}.")
+        if population.patients - population.noise < body.enough:
+            said.append(f"Even all patients are fewer than the {body.enough} that were asked for.")
+        absent = [one.name for one in body.by if patient.get(one.name) is None]
+        if absent:
+            said.append(
+                f"Not known, and so patients of any: {', '.join(absent)}. Enter it for patients who are more alike."
+            )
+        return said
+
+    def ask(self, patient: Mapping[str, Any], *, requester: str = "") -> ConsultationAnswer:
+        """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
+
+        Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
+        patient of whom no attribute of the grid is known, a requester who is not on the list, an agreement that has
+        ended, or the release of another month.
+        """
+        self.check_request(requester)
+        names_ = [one.name for one in self.body.by], [one.name for one in self.body.predictors]
+        read, unused = read_request(patient, *names_, self.card.dictionary, self.query)
+        answer = self.explain(read)
+        if answer.outside:
+            raise ModelError(" ".join(answer.sentences[:-1]))
+        population, _, following = self._look_up(read)
+        said = (f"Not part of this consultation, and so not used: {', '.join(unused)}.",) if unused else ()
+        return ConsultationAnswer(
+            **{**vars(answer), "sentences": (*answer.sentences, *said), "notes": (*answer.notes, *said)},
+            population=say_cells(self.body, population.chosen, self.card.dictionary),
+            matching=population.interval,
+            widened=population.steps,
+            measure_next=None if following is None else following.name,
+            hospitals=tuple(site.name for site in self.card.sites),
+            missing=self.card.find_missing_sites(),
+        )
+
+    def check_request(self, requester: str = "") -> None:
+        """ModelError where nobody, or not this requester, may ask today."""
+        now = today().isoformat()
+        if self.requesters is not None and requester not in self.requesters:
+            who = f"{requester!r} is" if requester else "nobody is named who asks, and only some are"
+            raise ModelError(
+                f"{who} {'not ' if requester else ''}on the list of this consultation: {name_some(self.requesters)}"
+            )
+        if self.ends and now > self.ends:
+            raise ModelError(f"this consultation ended on {self.ends}: hospitals must agree to a new one")
+        if self.month and now[:7] != self.month:
+            raise ModelError(
+                f"this is the release of {self.month}: ask by the consultation's study file, which gets that of "
+                f"{now[:7]}"
+            )
+
+    def importances(self) -> dict[str, float]:
+        return NaiveBayes.of(self.learn((None,) * len(self.body.by)), self.card).importances()
+
+    def _text(self) -> str:
+        """How many patients each cell of the grid has, and the shares of the classes there."""
+        body, dictionary = self.body, self.card.dictionary
+        named = ", ".join(one.name for one in body.by) or EVERYBODY
+        about = "about " if body.variance else ""
+        lines = [f"{body.target} by {named}; predictors: {', '.join(one.name for one in body.predictors)}"]
+        for chosen in list_cells(body.sizes):
+            patients, _ = body.count(chosen)
+            counts = body.tabulate(chosen, body.estimated)[0]
+            if counts.sum() < 0.5:
+                continue
+            shares = ", ".join(
+                f"{label(name)} {say_share(float(count / counts.sum()))}"
+                for name, count in zip(body.classes, counts, strict=True)
+            )
+            lines.append(
+                f"{say_cells(body, chosen, dictionary)}: {about}{max(patients, 0):.0f} patients, {shares}"
+            )
+        return "\n".join(lines)
+
+    def _summary(self) -> str:
+        return f"{len(self.body.counts)} cells, {len(self.body.predictors)} predictors"
+
+
+def find_last_day(month: str) -> str:
+    """The last day of a month."""
+    year, number = map(int, month.split("-"))
+    following = date(year + number // 12, number % 12 + 1, 1)
+    return date.fromordinal(following.toordinal() - 1).isoformat()

@@ -1,0 +1,277 @@
+"""The cube: counts of all patients by cell of a public grid, by predictor and by class, and what is worked out from it.
+
+The grid (age bands x sex, say) is fixed when the consultation is agreed. A patient is in one cell of it, and in one
+cell of every predictor: one more or less moves one count of each predictor by 1, and one of the totals. So the cube of
+A predictors has squared L2 sensitivity A + 1, once, whatever is asked of it afterwards: every answer is post-processing
+at the house. Populations are unions of cells, so that no two answers differ by anything but published cells.
+
+Before it answers, the house does what sees no patient and costs nothing. Under noise the tables of a cell are made to
+add up: each predictor counts the same patients again. The tables of a level of the grid are drawn towards those of the
+level above, the more, the less they differ beside noise and sampling (empirical Bayes: the spread between cells is
+estimated from the released tables). Nothing is below zero. Without noise all numbers of patients of a value, and of a
+class, stay as they were counted. Under noise half of the price buys the same table of everybody, to which all cells are
+drawn: the sum of many noisy cells would say less of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise, product
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.models.threshold import Decided
+from concilium.protocol.attributes import Attribute, check_attributes
+from concilium.protocol.counts import AskCounts
+from concilium.protocol.splits import Split
+
+MOST_CELLS = 4096
+ROUNDS = 20
+Table = NDArray[np.float64]
+# Of each attribute of the grid the cells that a population takes in; None: all of them.
+Chosen = tuple[tuple[int, ...] | None, ...]
+
+
+class CubeColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An attribute of the cube: the cutoffs of a number, or the values of a category; which rest has a cell."""
+
+    name: str
+    edges: list[float] = []
+    values: list[str | int | float | bool] = []
+    missing: bool = True
+    other: bool = False
+    date: bool = False
+
+    @classmethod
+    def of(cls, one: Attribute) -> CubeColumn:
+        """The column that a question asked about."""
+        return cls(one.name, list(one.edges), list(one.values), one.missing, one.other, one.date)
+
+    @property
+    def attribute(self) -> Attribute:
+        """The same as hospitals are asked about it."""
+        return Attribute(
+            self.name, tuple(self.edges), tuple(self.values), self.missing, self.other, date=self.date
+        )
+
+
+class CubeBody(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, dict=True
+):
+    """What the file of a consultation holds: `counts` [cell of the grid, class counts and then cells of predictors,
+    class], as they were released, with the `variance` that noise adds to each; `everybody` is the same of all patients,
+    asked by itself under noise."""
+
+    target: str
+    classes: list[str | int | float | bool]
+    query: str
+    by: list[CubeColumn]
+    predictors: list[CubeColumn]
+    counts: list[list[list[int]]]
+    everybody: list[list[int]] = []
+    variance: float = 0.0
+    enough: int
+    decided: Decided | None = None
+
+    def __post_init__(self) -> None:
+        columns = [one.attribute for one in (*self.by, *self.predictors)]
+        check_attributes(columns)
+        cells = math.prod(self.sizes)
+        if not 1 <= cells <= MOST_CELLS or not self.classes:
+            raise ValueError(f"a cube has 1 to {MOST_CELLS} cells, and classes")
+        shape = cells, 1 + sum(self.widths), len(self.classes)
+        told = (
+            len(self.counts),
+            *({len(one) for one in self.counts}),
+            *({len(r) for c in self.counts for r in c}),
+        )
+        if told != shape:
+            raise ValueError("the counts of a cube must be those of its cells, predictors and classes")
+        if self.everybody and {len(self.everybody), *map(len, self.everybody)} != {shape[1], shape[2]}:
+            raise ValueError("the counts of everybody must be those of predictors and classes")
+        if not 0 <= self.variance < math.inf or self.enough < 1:
+            raise ValueError("a cube has a variance from 0, and asks for one patient or more")
+        if self.decided is not None:
+            self.decided.check(self.classes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many cells each attribute of the grid has."""
+        return [one.attribute.size for one in self.by]
+
+    @property
+    def widths(self) -> list[int]:
+        """How many cells each predictor has."""
+        return [one.attribute.size for one in self.predictors]
+
+    @cached_property
+    def blocks(self) -> list[slice]:
+        """The rows of a table that each predictor has; before them are the class counts."""
+        ends = np.cumsum([1, *self.widths]).tolist()
+        return [slice(start, end) for start, end in pairwise(ends)]
+
+    @cached_property
+    def released(self) -> Table:
+        """The counts as an array."""
+        return np.array(self.counts, dtype=np.float64)
+
+    @property
+    def precision(self) -> float:
+        """How much less noise the class counts of a cell have once its tables add up: a table of k cells counts the
+        same patients again, with k times the noise."""
+        return 1 + sum(1 / width for width in self.widths)
+
+    @cached_property
+    def measured(self) -> Table:
+        """The released counts with tables that add up: without bias, and below zero where noise is."""
+        return self._add_up(self.released) if self.variance else self.released
+
+    def _add_up(self, released: Table) -> Table:
+        adjusted = released.copy()
+        sums = [released[:, block].sum(axis=1) for block in self.blocks]
+        for total, width in zip(sums, self.widths, strict=True):
+            adjusted[:, 0] += total / width
+        adjusted[:, 0] /= self.precision
+        for total, width, block in zip(sums, self.widths, self.blocks, strict=True):
+            adjusted[:, block] += ((adjusted[:, 0] - total) / width)[:, None, :]
+        return adjusted
+
+    @cached_property
+    def estimated(self) -> Table:
+        """The counts to predict by, [cell, row, class]: those measured, drawn towards the levels above, none below
+        zero. Without noise there are as many patients of each class, and of each value, as were counted."""
+        above: Table = self.measured.sum(axis=0, keepdims=True)
+        if self.everybody:
+            cells = len(self.counts)  # of which the sum has as many times the noise
+            asked = self._add_up(np.array([self.everybody], dtype=np.float64))
+            above = (cells * asked + above) / (cells + 1)
+        above = np.maximum(above, 0)
+        for level in range(1, len(self.by) + 1):
+            cells, rest = math.prod(self.sizes[:level]), math.prod(self.sizes[level:])
+            own = self.measured.reshape(cells, rest, *self.measured.shape[1:]).sum(axis=1)
+            parents = np.repeat(above, self.sizes[level - 1], axis=0)
+            above = self._draw(own, parents, rest * self.variance)
+        return above if self.variance else self._rake(above)
+
+    def _rake(self, drawn: Table) -> Table:
+        """Tables with the associations of these and the margins that were counted (Deming and Stephan, Ann. Math. Stat.
+        11, 1940)."""
+        raked = drawn.copy()
+        raked[:, 0] = self.measured[:, 0]
+        for block in self.blocks:
+            values = self.measured[:, block].sum(axis=2, keepdims=True)
+            for _ in range(ROUNDS):
+                raked[:, block] *= _divide(raked[:, :1], raked[:, block].sum(axis=1, keepdims=True))
+                raked[:, block] *= _divide(values, raked[:, block].sum(axis=2, keepdims=True))
+        return raked
+
+    def _draw(self, own: Table, parents: Table, variance: float) -> Table:
+        """Tables of sibling cells, each drawn towards what its parent lets expect of so many patients. A block of k
+        counts that differs from that by D on average, beside noise and sampling N, is believed by 1 - N / D."""
+        patients = np.maximum(own[:, 0].sum(axis=1), 0)
+        everyone = np.maximum(parents[:, 0].sum(axis=1), 1e-9)
+        drawn = np.empty_like(own)
+        ratio = (patients / everyone)[:, None, None]
+        for block in (slice(0, 1), *self.blocks):
+            expected = parents[:, block] * ratio
+            size = expected[0].size
+            doubt = size * variance + expected.sum(axis=(1, 2))
+            apart = ((own[:, block] - expected) ** 2).sum(axis=(1, 2))
+            spread = max(float((apart - doubt).sum()), 0.0) / max(float((patients**2).sum()), 1.0)
+            trust = spread * patients**2 / np.maximum(spread * patients**2 + doubt, 1e-9)
+            drawn[:, block] = expected + trust[:, None, None] * (own[:, block] - expected)
+            if block.start == 0:  # of a predictor, what patients of each class have in the parent cell
+                classes = np.maximum(drawn[:, :1], 0)
+                ratio = np.divide(
+                    classes, parents[:, :1], out=np.zeros_like(classes), where=parents[:, :1] > 0
+                )
+        drawn = np.maximum(drawn, 0)
+        # Tables count the patients of the cell, whom the class counts say best.
+        for block in self.blocks:
+            sums = drawn[:, block].sum(axis=1, keepdims=True)
+            drawn[:, block] *= _divide(drawn[:, :1], sums)
+        return drawn
+
+    def find_cells(self, chosen: Chosen) -> NDArray[np.intp]:
+        """The numbers of the cells that a population takes in."""
+        sides = [range(size) if one is None else one for size, one in zip(self.sizes, chosen, strict=True)]
+        grid = np.arange(math.prod(self.sizes)).reshape(self.sizes or [1])
+        return np.sort(grid[np.ix_(*sides)].reshape(-1)) if sides else grid
+
+    def count(self, chosen: Chosen) -> tuple[float, float]:
+        """How many patients a population has, and the standard deviation that noise adds to that."""
+        cells = self.find_cells(chosen)
+        noise = math.sqrt(len(cells) * len(self.classes) * self.variance / self.precision)
+        return float(self.measured[cells, 0].sum()), noise
+
+    def find_spanned(self, chosen: Chosen) -> list[int]:
+        """The attributes of the grid of which a population has several cells, so that they tell its patients apart."""
+        return [
+            place
+            for place, one in enumerate(chosen)
+            if self.sizes[place] > 1 and (one is None or len(one) > 1)
+        ]
+
+    def tabulate(self, chosen: Chosen, counts: Table) -> Table:
+        """One table of a population, [row, class]: class counts, the cells of each attribute of the grid that tells its
+        patients apart, and those of each predictor."""
+        cells = self.find_cells(chosen)
+        own = counts[cells]
+        rows = [own[:, 0].sum(axis=0, keepdims=True)]
+        for place in self.find_spanned(chosen):
+            inner = math.prod(self.sizes[place + 1 :])
+            at = cells // inner % self.sizes[place]
+            table = np.zeros((self.sizes[place], len(self.classes)))
+            np.add.at(table, at, own[:, 0])
+            rows.append(table)
+        rows.append(own[:, 1:].sum(axis=0))
+        return np.concatenate(rows)
+
+
+def _divide(one: Table, other: Table) -> Table:
+    """Quotients, none where there is nothing to divide by."""
+    return np.divide(one, other, out=np.zeros_like(other), where=other > 0)
+
+
+def make_tree(sizes: Sequence[int], places: Sequence[int]) -> tuple[list[Split], list[int]]:
+    """The partial tree whose leaves are the cells of a grid, in order; `places` are the attributes of the question that
+    the grid is made of, with so many cells each."""
+    splits, leaves, born = [], [0], 1
+    for size, place in zip(sizes, places, strict=True):
+        below = []
+        for node in leaves:
+            children = list(range(born, born + size))
+            born += size
+            splits.append(Split(node, place, children))
+            below += children
+        leaves = below
+    return splits, leaves
+
+
+def is_cube(question: AskCounts, grid: Sequence[str], *, whole: bool = False) -> bool:
+    """Whether a question asks for all cells of this grid, and for nothing between or below them; for the `whole`, of
+    all cells together."""
+    names = [one.name for one in question.attributes]
+    if not set(grid) <= set(names) or question.part is not None or question.sample is not None:
+        return False
+    places = [names.index(name) for name in grid]
+    tree, leaves = make_tree([question.attributes[place].size for place in places], places)
+    others = [place for place in range(len(names)) if place not in places]
+    if whole:
+        tree, leaves = [], [0]
+    return (question.tree, question.nodes, question.counting, question.totals) == (tree, leaves, others, True)
+
+
+def round_rows(table: Table) -> NDArray[np.int64]:
+    """A table in whole patients, each row with as many as it has."""
+    ends = np.rint(np.cumsum(table, axis=1)).astype(np.int64)
+    return np.diff(ends, axis=1, prepend=0)
+
+
+def list_cells(sizes: Sequence[int]) -> list[Chosen]:
+    """Every cell of a grid as a population of its own."""
+    return [tuple((cell,) for cell in cells) for cells in product(*map(range, sizes))]

@@ -1,0 +1,94 @@
+"""A standing consultation: a study file under which questions are asked month after month.
+
+Hospitals agree to its terms. The first question of a month (UTC) has them release that month's counts, through their
+gates and for the price that the terms say. Every further question of the month is answered from the file of that
+release, which stays at the house: nothing is asked of a hospital, and nothing is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from concilium.consultations.answers import ConsultationAnswer, read_request
+from concilium.consultations.consultation import Consultation
+from concilium.errors import HouseError, StudyError
+from concilium.models.model_file import load
+from concilium.protocol.terms import today
+
+if TYPE_CHECKING:
+    from concilium.study.study import Study
+
+MODEL = "model.json"
+
+
+def ask(
+    path: str | Path,
+    patient: Mapping[str, Any],
+    *,
+    requester: str = "",
+    tell: Callable[[str], None] | None = None,
+) -> ConsultationAnswer:
+    """Answer for a patient by the file of a release, or by the study file of a standing consultation.
+
+    Whatever is wrong with the patient or the requester is said before a hospital is asked anything.
+    """
+    path = Path(path)
+    if path.suffix == ".json":
+        return _open(path).ask(patient, requester=requester)
+    from concilium.study.study import Study
+
+    study = Study.read(path)
+    agreed = _take_consultation(study, study.open_method())
+    agreed.check_request(requester)
+    month = today().isoformat()[:7]
+    folder = find_release(path, month)
+    if not (folder / MODEL).exists():
+        _check_patient(study, agreed, patient)
+        if tell is not None:
+            tell(f"releasing the counts of {month}")
+        dated = msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
+        interrupted = folder.with_name(f".{folder.name}.partial").is_dir()
+        try:
+            dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+        except HouseError as error:
+            if "its key is deleted" not in str(error):
+                raise
+            raise HouseError(
+                f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
+                "there any more, so put its folder back, or ask again next month"
+            ) from None
+    return _open(folder / MODEL).ask(patient, requester=requester)
+
+
+def find_release(path: Path, month: str) -> Path:
+    """Where the release of a month lies: beside the study file."""
+    return path.with_name(f"{path.stem}.asked") / month
+
+
+def _open(path: Path) -> Consultation:
+    method = load(path)
+    if not isinstance(method, Consultation):
+        raise StudyError(f"{path}: is {method.called}: ask it by `concilium consult`")
+    return method
+
+
+def _take_consultation(study: Study, method: Any) -> Consultation:
+    if not isinstance(method, Consultation):
+        raise StudyError(
+            f'{study.path}: questions are asked under method = "consultation"; this study is {method.called}, so run '
+            "it and ask its model by `concilium consult`"
+        )
+    if method.month:
+        raise StudyError(f"{study.path}: [consultation] month is filled in when it is asked: take it out")
+    return method
+
+
+def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any]) -> None:
+    """ModelError where the patient could not be asked about, as far as the study file tells."""
+    named = {*study.bins, *study.values, *(study.attributes or ()), *study.dictionary} - {study.target}
+    grid = agreed.find_grid(sorted(named))
+    read_request(patient, grid, named or {*patient}, study.dictionary.entries, study.query)
