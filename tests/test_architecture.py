@@ -22,14 +22,14 @@ LAYERS = [
     {"policy"},
     {"protocol"},
     {"transports", "models"},
-    {"trees", "rulefit", "temporal", "codes", "experts", "statistics"},
+    {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"},
     {"evaluation", "consult"},
     {"study"},
     {"transports.flare"},
     {"console", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-METHODS = {"trees", "rulefit", "temporal", "codes", "experts", "statistics"}
+METHODS = {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"}
 
 
 def imported(path):

@@ -37,7 +37,7 @@ def consult(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of temporal rules: draw the patient's measurements, and the windows of the rules (SVG).",
+            help="Draw the patient (SVG). Temporal rules: measurements and windows. Shapes: the place on each curve.",
         ),
     ] = None,
 ) -> None:
@@ -76,7 +76,9 @@ def consult(
 def _draw(method: Any, patients: list[Patient], place: Path) -> None:
     """The picture of one patient, for the hospital's own eyes."""
     if not hasattr(method, "draw_patient"):
-        raise ModelError(f"{method.called} draws no picture of a patient: --picture is for temporal rules")
+        raise ModelError(
+            f"{method.called} draws no picture of a patient: --picture is for temporal rules and shapes"
+        )
     if len(patients) != 1:
         raise ModelError(f"--picture draws one patient; there are {len(patients)}")
     place.write_text(method.draw_patient(patients[0]), encoding="utf-8")
