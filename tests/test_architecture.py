@@ -22,7 +22,7 @@ LAYERS = [
     {"policy"},
     {"protocol"},
     {"transports", "models"},
-    {"trees", "rulefit", "temporal", "codes", "experts", "statistics"},
+    {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"},
     {"consultations"},  # which answers by naive Bayes of trees/
     {"evaluation", "consult"},
     {"study"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"console", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-METHODS = {"trees", "rulefit", "temporal", "codes", "experts", "statistics"}
+METHODS = {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"}
 
 
 def imported(path):

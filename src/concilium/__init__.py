@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from concilium.records.table import Records as Records
     from concilium.records.table_map import TableMap as TableMap
     from concilium.rulefit.rulefit import RuleFit as RuleFit
+    from concilium.shapes.shape_model import ShapeModel as ShapeModel
     from concilium.statistics.cox import CoxRegression as CoxRegression
     from concilium.statistics.describe import Describe as Describe
     from concilium.statistics.regression import Regression as Regression
@@ -70,6 +71,7 @@ _PLACES = {
     "RuleSets": "concilium.temporal.rule_sets",
     "Sequences": "concilium.records.sequences",
     "Series": "concilium.records.series",
+    "ShapeModel": "concilium.shapes.shape_model",
     "SharedCodes": "concilium.codes.recipient",
     "Site": "concilium.protocol.site",
     "Study": "concilium.study.study",

@@ -38,8 +38,8 @@ def consult(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Of temporal rules: draw the patient's measurements, and the windows of the rules, as SVG or, if "
-            "FILE ends in .html, as a page with the answer.",
+            help="Draw the patient (SVG; a page with the answer if FILE ends in .html). Temporal rules: measurements "
+            "and windows. Shapes: the place on each curve.",
         ),
     ] = None,
 ) -> None:
@@ -78,7 +78,9 @@ def consult(
 def _draw(method: Any, patients: list[Patient], explanations: list[Explanation], place: Path) -> None:
     """The picture of one patient, for the hospital's own eyes."""
     if not hasattr(method, "draw_patient"):
-        raise ModelError(f"{method.called} draws no picture of a patient: --picture is for temporal rules")
+        raise ModelError(
+            f"{method.called} draws no picture of a patient: --picture is for temporal rules and shapes"
+        )
     if len(patients) != 1:
         raise ModelError(f"--picture draws one patient; there are {len(patients)}")
     content = method.draw_patient(patients[0])

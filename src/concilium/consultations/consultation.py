@@ -1,6 +1,6 @@
 """`Consultation`: patients like mine. One release of counts, and every question of a period answered from it.
 
-docs/methods.md, part 10. Hospitals agree once: to the outcome, the predictors, a public grid of cells, the release, its
+docs/methods.md, part 11. Hospitals agree once: to the outcome, the predictors, a public grid of cells, the release, its
 price a month and the day it ends. Once in a period they answer one question, the cube (cube.py). Whoever may ask then
 asks as often as he likes: a patient is snapped to the grid, the population is widened until enough patients match
 (populations.py), and the answer is naive Bayes within that population. No question leaves the house, so no hospital

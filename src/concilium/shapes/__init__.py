@@ -1,0 +1,1 @@
+"""Shapes: a readable additive model, one curve for each attribute."""

@@ -1,0 +1,462 @@
+"""How shapes are learned under `exact` and `masked`: the penalised fit of the pooled patients (docs/methods.md, 10.2).
+
+Shared cutoffs, then Newton steps over the sums of all hospitals: first a shape for every attribute, then those that say
+something, with the pairs that the shapes leave most unexplained. Each step is one question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, StudyError
+from concilium.models.grid import ask_cutoffs, merge_cutoffs
+from concilium.models.threshold import (
+    LEARNED_FROM,
+    LEFT_OUT_FIRST,
+    PERCENT_LEFT_OUT,
+    Tally,
+    decide,
+    warn_of_all_flagged,
+    warn_of_specificity,
+)
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.protocol.attributes import Attribute, choose_cutoffs
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.held_out import Part
+from concilium.protocol.questions import Conversation, Learned
+from concilium.protocol.schema import (
+    AskSchema,
+    SchemaSeen,
+    find_cautions,
+    find_numbers,
+    say_left_out,
+    share_schema,
+)
+from concilium.records.columns import Value
+from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
+from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
+from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
+from concilium.shapes.smoothing import Matrix, Solved, hold_directions, penalise, solve
+
+if TYPE_CHECKING:
+    from concilium.shapes.shape_model import ShapeModel
+
+MOST_STEPS = 12
+ROUNDS = (6, 3, 1)  # of the smoothing, in the first steps; then the last
+STEP = 1e-3  # of patients' log odds (root mean square): a smaller one ends the fit
+# A shape whose log odds hardly vary over patients is no term.
+LEAST_DEVIATION = 0.02
+GROUPS = 6
+# Pairs are looked for among so many attributes, those whose shapes vary most.
+MOST_CROSSED = 40
+LARGEST_STEP = 4.0
+# The rounding of points may take this part of the variance of the log odds.
+ROUNDED_AWAY = 0.01
+NOT_PRIVATE = (
+    "sums over the cells of shapes are exact: masks hide which hospital a sum comes from, and do not protect patients. "
+    "Enough of them give back single outcomes"
+)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Terms with their coefficients, covariance, patients in each cell (intercept first), and smoothing."""
+
+    terms: tuple[Cells, ...]
+    solved: Solved
+    counts: Vector
+    weights: dict[Cells, tuple[float, ...]]
+
+    @property
+    def at(self) -> tuple[float, ...]:
+        return tuple(self.solved.beta.tolist())
+
+
+@dataclass(frozen=True)
+class ShapeFit:
+    """How a ShapeModel learns under `exact` and `masked`."""
+
+    model: ShapeModel
+
+    def plan(self) -> Plan:
+        model = self.model
+        questions = [
+            PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
+            PlannedQuestion("counts", None, "histograms of numbers, for cutoffs"),
+            PlannedQuestion(
+                "shapes.sums", None, "about ten times: residuals and weights in the cells of shapes"
+            ),
+        ]
+        if model.rule.tallied:
+            first = f"as often before, for a first fit without {PERCENT_LEFT_OUT} % of the patients"
+            questions.append(PlannedQuestion("shapes.sums", None, first))
+        return Plan("rho", tuple(questions))
+
+    def converse(self) -> Conversation[Learned[ShapeBody]]:
+        model = self.model
+        seen: dict[str, SchemaSeen] = yield AskSchema(
+            query=model.query,
+            target=model.target,
+            bins={name: list(edges) for name, edges in model.bins.items()},
+            attributes=None if model.attributes is None else list(model.attributes),
+            count_patients=model.way_out.by_site,
+        )
+        attributes, classes, left_out, grouped = yield from self._settle(seen)
+        directions = self._find_directions(attributes)
+        fit = _Fit(model, attributes, classes[1], directions)
+        tally = None
+        if model.rule.tallied:
+            learning, held = (Part(percent=PERCENT_LEFT_OUT, held=held) for held in (False, True))
+            first = yield from replace(fit, part=learning).learn()
+            tally = (
+                yield from replace(fit, part=held).ask(first.terms, first.at, scores=(first.at,))
+            ).tallies[0]
+        fitted = yield from fit.learn()
+        body, own = yield from fit.tell(fitted, classes)
+        prevalence = body.mean
+        chosen = tally if tally is not None and tally.tells else own
+        decided, said = decide(
+            model.threshold, classes[1], prevalence, chosen, None if chosen is own else own
+        )
+        body = msgspec.structs.replace(body, decided=decided)
+        warnings = [say_left_out(left_out)] if left_out else []
+        warnings += find_cautions(seen, grouped)
+        warnings += [*warn_of_specificity(decided), *warn_of_all_flagged(decided, own)]
+        if not body.terms:
+            warnings.append(
+                f"no attribute says anything of {model.target}: every patient gets the same answer"
+            )
+        if not model.way_out.by_site:
+            warnings.append(NOT_PRIVATE)
+        return Learned(body, {site: one.patients for site, one in seen.items()}, warnings, said)
+
+    def _settle(
+        self, seen: dict[str, SchemaSeen]
+    ) -> Conversation[tuple[tuple[Attribute, ...], list[Value], dict[str, str], list[str]]]:
+        """Attributes with their cutoffs, the two classes, what is left out and why, and numbers in two groups."""
+        model = self.model
+        bins = {name: list(edges) for name, edges in model.bins.items() if name != model.target}
+        numbers, left_out = find_numbers(seen, bins, 2)
+        grouped: list[str] = []
+
+        def ask(attributes: tuple[Attribute, ...]) -> tuple[AskCounts, float]:
+            question = AskCounts(query=model.query, target=model.target, attributes=attributes, totals=False)
+            return question, 0.0
+
+        dates = {name for one in seen.values() for name in one.dates}
+        chosen, without = yield from ask_cutoffs(
+            numbers, ask, dates=dates, cutoffs=model.cutoffs, grouped=grouped
+        )
+        known = set.intersection(*(one.names for one in seen.values()))
+        many = tuple(
+            Attribute(name, tuple(edges))
+            for name, edges in bins.items()
+            if name in known and len(edges) > model.cutoffs
+        )
+        if many:
+            histograms = split_counts(many, (yield ask(many)[0]))
+            for one in many:
+                cut = choose_cutoffs(histograms[one.name][:, 0], one.edges, model.cutoffs)
+                bins[one.name] = cut or list(one.edges[:1])
+        schema = share_schema(seen, merge_cutoffs(bins, chosen), model.target, {**left_out, **without})
+        if not schema.attributes:
+            why = say_left_out(dict(schema.left_out)) if schema.left_out else "hospitals share none"
+            raise HouseError(f"no attribute is left to make shapes of: {why}")
+        if sum(one.size for one in schema.attributes) > MOST_CELLS:
+            raise StudyError(
+                f"{len(schema.attributes)} attributes have more than {MOST_CELLS} cells together: name fewer "
+                "'attributes', or lower 'cutoffs'"
+            )
+        return schema.attributes, model.order_classes(schema.classes.values), dict(schema.left_out), grouped
+
+    def _find_directions(self, attributes: Sequence[Attribute]) -> dict[int, int]:
+        """For each attribute with a direction 1 where its curve rises, and -1 where it falls."""
+        places = {one.name: place for place, one in enumerate(attributes)}
+        directions = {}
+        for name, way in self.model.monotone.items():
+            if name not in places or not attributes[places[name]].numeric:
+                raise StudyError(f"'monotone' names {name!r}, which is no number that all hospitals have")
+            directions[places[name]] = 1 if way == "rising" else -1
+        return directions
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Shapes of these attributes, over all patients or over a part of them."""
+
+    model: ShapeModel
+    attributes: tuple[Attribute, ...]
+    positive: Value
+    directions: dict[int, int]
+    part: Part | None = None
+
+    def ask(
+        self,
+        terms: tuple[Cells, ...],
+        at: Iterable[float],
+        *,
+        asked: tuple[Cells, ...] = (),
+        gram: bool = False,
+        scores: tuple[tuple[float, ...], ...] = (),
+    ) -> Conversation[ShapeSums]:
+        question = AskShapes(
+            query=self.model.query,
+            target=self.model.target,
+            attributes=self.attributes,
+            positive=self.positive,
+            terms=terms,
+            at=tuple(map(float, at)),
+            asked=asked,
+            gram=gram,
+            scores=scores,
+            part=self.part,
+        )
+        held = self.part is not None and self.part.held
+        sums = read_shapes(question, (yield question), LEFT_OUT_FIRST if held else LEARNED_FROM)
+        if not sums.patients:
+            raise HouseError("there are no patients to learn from")
+        return sums
+
+    def learn(self) -> Conversation[Fitted]:
+        """A shape for every attribute; then the terms that the model keeps, with pairs."""
+        terms = tuple(Cells((place,)) for place in range(len(self.attributes)))
+        width = find_starts(terms, self.attributes)[-1]
+        begin = yield from self.ask(terms, (0.0,) * width)
+        odds = _log_odds(begin.events, begin.patients)
+        first = yield from self._descend(terms, np.array([odds, *[0.0] * (width - 1)]))
+        shapes = self._keep(first, self.model.max_terms)
+        pairs: tuple[Cells, ...] = ()
+        if self.model.max_pairs and len(shapes) > 1:
+            pairs = yield from self._find_pairs(first, shapes)
+        kept = (*shapes[: max(self.model.max_terms - len(pairs), 1)], *pairs)
+        kept = (*sorted(kept[: len(kept) - len(pairs)], key=lambda term: term.attributes), *pairs)
+        if kept == terms:
+            return first
+        start = np.zeros(find_starts(kept, self.attributes)[-1])
+        start[0] = first.solved.beta[0]
+        before = dict(zip(terms, find_starts(terms, self.attributes), strict=False))
+        for term, at in zip(kept, find_starts(kept, self.attributes), strict=False):
+            size = term.count(self.attributes)
+            if term in before:
+                start[at : at + size] = first.solved.beta[before[term] : before[term] + size]
+        return (yield from self._descend(kept, start, first))
+
+    def _descend(
+        self, terms: tuple[Cells, ...], beta: Vector, before: Fitted | None = None
+    ) -> Conversation[Fitted]:
+        """Newton's steps from here, the smoothing with them, which begins as it was before."""
+        penalised = penalise(terms, self.attributes)
+        if before is not None:
+            for one in penalised:
+                one.weights = list(before.weights.get(one.cells, one.weights))
+        rising = self._list_rising(terms)
+        last = math.inf
+        for step in range(MOST_STEPS):
+            sums = yield from self.ask(terms, beta, gram=True)
+            solved = solve(
+                penalised, sums.gram, sums.gram @ beta + sums.gradient, ROUNDS[min(step, len(ROUNDS) - 1)]
+            )
+            new = hold_directions(solved, rising)
+            penalty = sum(float(beta[one.own] @ one.penalty @ beta[one.own]) for one in penalised)
+            objective = sums.loss + penalty / 2
+            # Far from the optimum, where the quadratic overshoots, a step is held back.
+            length = 1.0 if objective <= last * (1 + 1e-6) else 0.5
+            moved = np.clip(length * (new - beta), -LARGEST_STEP, LARGEST_STEP)
+            last, beta = objective, beta + moved
+            if float(moved @ sums.gram @ moved) < STEP**2 * sums.gram[0, 0]:
+                break
+        weights = {one.cells: tuple(one.weights) for one in penalised}
+        return Fitted(terms, Solved(beta, solved.covariance), sums.counts, weights)
+
+    def _list_rising(self, terms: Sequence[Cells]) -> list[tuple[int, int]]:
+        """The cells of which the second may not be below the first, as the study's directions say."""
+        rising = []
+        for term, start in zip(terms, find_starts(terms, self.attributes), strict=False):
+            way = self.directions.get(term.attributes[0]) if len(term.attributes) == 1 else None
+            if way is None:
+                continue
+            one = self.attributes[term.attributes[0]]
+            inner = range(start + one.first, start + one.size - 1)
+            rising += [(at, at + 1) if way > 0 else (at + 1, at) for at in inner]
+        return rising
+
+    def _keep(self, fitted: Fitted, most: int) -> list[Cells]:
+        """The terms whose log odds vary over patients, the ones that vary most first."""
+        spread = {}
+        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
+            own = slice(start, start + term.count(self.attributes))
+            shares, values = fitted.counts[own] / fitted.counts[0], fitted.solved.beta[own]
+            spread[term] = float(np.sqrt(shares @ (values - shares @ values) ** 2))
+        order = sorted(spread, key=lambda term: (-spread[term], term.attributes))
+        return [term for term in order if spread[term] >= LEAST_DEVIATION][:most]
+
+    def _find_pairs(self, fitted: Fitted, shapes: Sequence[Cells]) -> Conversation[tuple[Cells, ...]]:
+        """The pairs of attributes in whose cells outcomes differ most from the shapes, beyond what chance makes."""
+        groups = {}
+        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
+            index = term.attributes[0]
+            own = fitted.counts[start : start + term.count(self.attributes)]
+            groups[index] = group_codes(own, GROUPS, attribute=self.attributes[index])
+        # A direction that a clinician states would not be kept by a pair.
+        free = [t.attributes[0] for t in shapes if t.attributes[0] not in self.directions]
+        among = sorted(index for index in free[:MOST_CROSSED] if max(groups[index]) > 0)
+        candidates = tuple(Cells((i, j), (groups[i], groups[j])) for i, j in combinations(among, 2))
+        if not candidates:
+            return ()
+        sums = yield from self.ask(fitted.terms, fitted.at, asked=candidates)
+        starts = find_starts(candidates, self.attributes)
+        scores = []
+        for term, start in zip(candidates, starts, strict=False):
+            sizes, inside = term.sizes(self.attributes), slice(start, start + term.count(self.attributes))
+            scores.append(
+                score_pair(sums.gradient[inside].reshape(sizes), sums.weights[inside].reshape(sizes))
+            )
+        chance = math.sqrt(2 * math.log(20 * len(candidates)))  # of so many, the largest by chance alone
+        order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
+        return tuple(candidates[place] for place in order.tolist() if scores[place] > chance)
+
+    def tell(self, fitted: Fitted, classes: list[Value]) -> Conversation[tuple[ShapeBody, Tally]]:
+        """What the model file holds, and the training patients by class and risk."""
+        body = make_body(self.model, self.attributes, fitted, classes)
+        # All attributes stay in the question: its terms are numbered among them.
+        points = [body.sheet.start]
+        for term in body.terms:
+            points += [body.sheet.unit * value for value in term.points]
+        sums = yield from self.ask(fitted.terms, body.at, scores=(tuple(body.at.tolist()), tuple(points)))
+        model, sheet = (find_auc(tally) for tally in sums.tallies)
+        body = msgspec.structs.replace(
+            body,
+            sheet=msgspec.structs.replace(body.sheet, auc=sheet, auc_of_model=model),
+            mean=sums.events / sums.patients,
+            patients=sums.patients,
+        )
+        return _drop_unused(body), sums.tallies[0]
+
+
+def score_pair(gradient: Matrix, weight: Matrix) -> float:
+    """How far residuals in the cells of two attributes are from what rows and columns explain, in standard deviations
+    of what chance would make of them (Wilson and Hilferty's normal of a chi squared)."""
+    rows, columns = weight.shape
+    heavy = weight > 0.5
+    both = np.zeros((rows + columns, rows + columns))
+    both[:rows, :rows], both[rows:, rows:] = np.diag(weight.sum(axis=1)), np.diag(weight.sum(axis=0))
+    both[:rows, rows:], both[rows:, :rows] = weight, weight.T
+    sides = np.concatenate([gradient.sum(axis=1), gradient.sum(axis=0)])
+    explained = np.linalg.lstsq(both + 1e-6 * np.eye(len(sides)), sides, rcond=None)[0]
+    left = gradient - weight * (explained[:rows, None] + explained[None, rows:])
+    chi = float((left[heavy] ** 2 / weight[heavy]).sum())
+    freedom = max(int(heavy.sum()) - int(heavy.any(axis=1).sum()) - int(heavy.any(axis=0).sum()) + 1, 1)
+    spread = 2 / (9 * freedom)
+    return (math.cbrt(chi / freedom) - (1 - spread)) / math.sqrt(spread)
+
+
+def make_body(
+    model: ShapeModel, attributes: tuple[Attribute, ...], fitted: Fitted, classes: list[Value]
+) -> ShapeBody:
+    """Shapes centred on the mean over patients, with their errors and points."""
+    starts = find_starts(fitted.terms, attributes)
+    width = starts[-1]
+    total = max(float(fitted.counts[0]), 1.0)
+    shares = np.maximum(fitted.counts, 0.0) / total
+    centre = np.eye(width)
+    for start, end in pairwise(starts):
+        own = shares[start:end] / max(shares[start:end].sum(), 1e-12)
+        centre[start:end, start:end] -= own
+        centre[0, start:end] = own
+    unseen = _find_unseen(fitted.terms, attributes, shares)
+    centre[unseen] = 0.0
+    beta = centre @ fitted.solved.beta
+    covariance = centre @ fitted.solved.covariance @ centre.T
+    shares[0] = 1.0
+    # Of a value that nobody has only this is known: by how much the shape varies.
+    for start, end in pairwise(starts):
+        own = unseen[(unseen >= start) & (unseen < end)]
+        covariance[own, own] = shares[start:end] @ beta[start:end] ** 2
+    factors, rest = factor_covariance(covariance, shares)
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    unit = find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
+    terms, begin = [], float(beta[0])
+    for term, start, end in zip(fitted.terms, starts, starts[1:], strict=False):
+        least = float(beta[start:end].min())
+        begin += least
+        points = np.rint((beta[start:end] - least) / unit).astype(int).tolist()
+        terms.append(
+            ShapeTerm(
+                term,
+                beta[start:end].tolist(),
+                errors[start:end].tolist(),
+                shares[start:end].tolist(),
+                points,
+            )
+        )
+    return ShapeBody(
+        target=model.target,
+        query=model.query,
+        classes=list(classes),
+        attributes=attributes,
+        terms=terms,
+        intercept=float(beta[0]),
+        mean=0.0,
+        patients=None,
+        factors=factors,
+        rest=rest,
+        sheet=Sheet(unit, begin),
+    )
+
+
+def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vector) -> NDArray[np.intp]:
+    """The cells of values that nobody has; intervals without patients have their neighbours."""
+    unseen: list[int] = []
+    for term, start in zip(terms, find_starts(terms, attributes), strict=False):
+        one = attributes[term.attributes[0]]
+        size = term.count(attributes)
+        apart = one.first if one.numeric and len(term.attributes) == 1 else size
+        unseen += [start + cell for cell in range(apart) if shares[start + cell] <= 0]
+    return np.array(unseen, dtype=np.intp)
+
+
+def find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
+    """The log odds of one point: rounding may take a small part of the variance of patients' log odds."""
+    variance = sum(float(shares @ values**2) for values, shares in terms)
+    return max(math.sqrt(12 * ROUNDED_AWAY * variance / max(len(terms), 1)), 1e-6)
+
+
+def find_auc(tally: Tally) -> float | None:
+    """The area under the curve by counts of risks; patients of one bin count half."""
+    negatives = np.maximum(np.array(tally.negatives, dtype=np.float64), 0.0)
+    positives = np.maximum(np.array(tally.positives, dtype=np.float64), 0.0)
+    if not negatives.sum() or not positives.sum():
+        return None
+    below = np.cumsum(negatives) - negatives / 2
+    return float(positives @ below / (positives.sum() * negatives.sum()))
+
+
+def _drop_unused(body: ShapeBody) -> ShapeBody:
+    """The body with the attributes of its terms only."""
+    used = sorted({index for term in body.terms for index in term.cells.attributes})
+    place = {index: new for new, index in enumerate(used)}
+    terms = [
+        msgspec.structs.replace(
+            term,
+            cells=msgspec.structs.replace(
+                term.cells, attributes=tuple(place[index] for index in term.cells.attributes)
+            ),
+        )
+        for term in body.terms
+    ]
+    return msgspec.structs.replace(
+        body, attributes=tuple(body.attributes[index] for index in used), terms=terms
+    )
+
+
+def _log_odds(events: float, patients: float) -> float:
+    share = min(max(events, 0.5), patients - 0.5) / patients
+    return math.log(share / (1 - share))

@@ -1,0 +1,330 @@
+"""A shape model to read: a table of points, a score sheet, and the reasons for one patient's prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
+from concilium.models.intervals import log_odds_interval, share_interval
+from concilium.models.prediction import Entries, NewPatients
+from concilium.models.threshold import choose_one, probability, say_decided
+from concilium.protocol.attributes import recode
+from concilium.records.columns import say_plain
+from concilium.shapes.body import ShapeBody, ShapeTerm, translate_classes
+from concilium.shapes.cells import Vector
+
+WITHIN_95 = 1.959964
+# Cells that hardly anybody is in are not printed: their interval is all there would be to read.
+LEAST_SHARE = 0.002
+REASONS_SHOWN = 8
+NOISY = "The model was learned with noise, which protects single patients; the interval includes it."
+
+
+@dataclass(frozen=True)
+class ShapeRow:
+    """Some neighbouring cells of a term with the same points: the term, the condition in words, the odds ratio against
+    the mean over patients with its 95 % interval, the points, and the share of patients."""
+
+    term: str
+    condition: str
+    odds_ratio: float
+    low: float
+    high: float
+    points: int
+    share: float
+
+
+def read_odds(log_odds: float) -> float:
+    """The odds ratio, which is a number however far it goes."""
+    return math.exp(max(-700.0, min(log_odds, 700.0)))
+
+
+def order_terms(body: ShapeBody) -> list[ShapeTerm]:
+    """The terms, the one that moves risks most first."""
+    return sorted(body.terms, key=lambda term: (-term.deviation, body.name(term)))
+
+
+def list_rows(body: ShapeBody, dictionary: Entries) -> list[ShapeRow]:
+    return [row for term in order_terms(body) for row in _list_term(body, term, dictionary)]
+
+
+def _list_term(body: ShapeBody, term: ShapeTerm, dictionary: Entries) -> list[ShapeRow]:
+    first = body.attributes[term.cells.attributes[0]]
+    rows = []
+    if len(term.cells.attributes) == 1:
+        inner = [code for code in range(first.size) if term.shares[code] >= LEAST_SHARE]
+        # Neighbouring intervals; values of a category; missing always by itself.
+        runs = [
+            list(codes)
+            for _, codes in groupby(
+                inner, key=lambda code: (first.numeric and code >= first.first, term.points[code])
+            )
+        ]
+        runs = [run for codes in runs for run in ([codes] if first.numeric else [[code] for code in codes])]
+        for codes in runs:
+            # Cells between those that are printed belong to the run.
+            words = body.say_cells_of(
+                codes if not first.numeric else range(codes[0], codes[-1] + 1), term, dictionary
+            )
+            rows.append(_make_row(body.name(term), words, term, codes))
+        return rows
+    for cell, (one, other) in enumerate(body.say_cells(term, dictionary)):
+        names = body.name(term).split(" and ")
+        if term.shares[cell] >= LEAST_SHARE:
+            rows.append(_make_row(body.name(term), f"{names[0]} {one}, {names[1]} {other}", term, [cell]))
+    return rows
+
+
+def _make_row(name: str, words: str, term: ShapeTerm, cells: list[int]) -> ShapeRow:
+    shares = np.array([term.shares[cell] for cell in cells])
+    weights = shares / shares.sum()
+    value = float(weights @ [term.values[cell] for cell in cells])
+    # At most this, whatever the errors of neighbours have in common.
+    error = float(weights @ [term.errors[cell] for cell in cells])
+    ends = [read_odds(value + side * WITHIN_95 * error) for side in (0, -1, 1)]
+    return ShapeRow(name, words, ends[0], ends[1], ends[2], term.points[cells[0]], float(shares.sum()))
+
+
+def say_odds(odds: float) -> str:
+    return (
+        "> 1000"
+        if odds > 1e3
+        else "< 0.001"
+        if odds < 1e-3
+        else f"{odds:.2f}"
+        if odds >= 0.1
+        else f"{odds:.2g}"
+    )
+
+
+def say_model(body: ShapeBody, dictionary: Entries) -> str:
+    classes = translate_classes(body, dictionary)
+    base = f"{say_share(body.mean)} of all patients have {body.target} = {classes[1]}"
+    if not body.terms:
+        return f"{base}; no attribute says more, and every patient gets this answer"
+    lines = [f"{base}. Odds ratios are against the mean over patients.", ""]
+    lines.append("  points  odds ratio          95 % CI  patients")
+    for name, rows in groupby(list_rows(body, dictionary), key=lambda row: row.term):
+        lines.append(name)
+        lines += [
+            f"  {row.points:>6}  {say_odds(row.odds_ratio):>10}  {say_band(row):>15}  {row.share:>8.1%}  "
+            f"{row.condition}"
+            for row in rows
+        ]
+    lines += ["", *_say_sheet(body, classes[1])]
+    if body.decided is not None:
+        lines.append(say_decided(body.decided))
+    return "\n".join(lines)
+
+
+def say_band(row: ShapeRow) -> str:
+    return f"{say_odds(row.low)} to {say_odds(row.high)}"
+
+
+@dataclass(frozen=True)
+class ScoreSheet:
+    """Points of each condition, and the risk that goes with their sum. `auc` and `auc_of_model` are those of the
+    training patients; None where they were not measured."""
+
+    target: str
+    positive: str
+    rows: tuple[ShapeRow, ...]
+    unit: float
+    start: float
+    auc: float | None
+    auc_of_model: float | None
+
+    @property
+    def loss(self) -> float | None:
+        """The AUC that whole points lose."""
+        return None if self.auc is None or self.auc_of_model is None else self.auc_of_model - self.auc
+
+    @property
+    def largest(self) -> int:
+        """The most points that a patient can have."""
+        return sum(
+            max(row.points for row in rows) for _, rows in groupby(self.rows, key=lambda row: row.term)
+        )
+
+    def risk(self, points: int) -> float:
+        """The risk of a patient with so many points."""
+        return float(probability(np.array([self.start + self.unit * points]))[0])
+
+    def __str__(self) -> str:
+        lines = [
+            f"Score sheet for {self.target} = {self.positive}: add up the points of each line that holds",
+            "",
+        ]
+        for name, rows in groupby(self.rows, key=lambda row: row.term):
+            lines += [name, *(f"  {row.points:>4}  {row.condition}" for row in rows)]
+        lines += ["", "points  risk"]
+        seen = set()
+        for points in range(self.largest + 1):
+            said = say_risk(self.risk(points))
+            if said not in seen and (points % max(self.largest // 20, 1) == 0):
+                seen.add(said)
+                lines.append(f"{points:>6}  {said}")
+        return "\n".join([*lines, "", self.say_loss()])
+
+    def say_loss(self) -> str:
+        if self.auc is None or self.auc_of_model is None:
+            return "What AUC whole points lose was not measured: noise protects the patients."
+        return (
+            f"AUC of the points {self.auc:.3f}, of the model {self.auc_of_model:.3f} on the training patients: whole "
+            f"points lose {max(self.auc_of_model - self.auc, 0.0):.4f}."
+        )
+
+
+def make_sheet(body: ShapeBody, dictionary: Entries) -> ScoreSheet:
+    positive = translate_classes(body, dictionary)[1]
+    sheet = body.sheet
+    rows = tuple(list_rows(body, dictionary))
+    return ScoreSheet(body.target, positive, rows, sheet.unit, sheet.start, sheet.auc, sheet.auc_of_model)
+
+
+def _say_sheet(body: ShapeBody, positive: str) -> list[str]:
+    sheet = ScoreSheet(
+        body.target, positive, (), body.sheet.unit, body.sheet.start, body.sheet.auc, body.sheet.auc_of_model
+    )
+    return [
+        f"Points add up to a risk: log odds = {sheet.start:.3g} + {sheet.unit:.3g} x points. {sheet.say_loss()}"
+    ]
+
+
+def find_cells(body: ShapeBody, source: NewPatients, patients: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """The cell of each patient in each term, [term, patient]; -1 for a value that the model has no cell for."""
+    codes = []
+    for attribute in body.attributes:
+        own, cells = recode(attribute, source)
+        codes.append(cells[own].astype(np.intp))
+    found = np.empty((len(body.terms), patients), dtype=np.intp)
+    for place, term in enumerate(body.terms):
+        unknown = np.zeros(patients, dtype=np.bool_)
+        held = list(codes)
+        for index in term.cells.attributes:
+            unknown |= codes[index] < 0
+            held[index] = np.maximum(codes[index], 0)
+        found[place] = term.cells.place(held, body.attributes)
+        found[place][unknown] = -1
+    return found
+
+
+def add_up(body: ShapeBody, source: NewPatients, patients: int) -> Vector:
+    """The log odds of each patient."""
+    cells = find_cells(body, source, patients)
+    odds = np.full(patients, body.intercept)
+    for own, term in zip(cells, body.terms, strict=True):
+        odds += np.array([*term.values, 0.0])[own]
+    return odds
+
+
+def explain(
+    body: ShapeBody, source: NewPatients, patient: Mapping[str, Any], dictionary: Entries
+) -> Explanation:
+    """The explanation of a patient; what was not entered counts as the mean over patients."""
+    cells = find_cells(body, source, 1)[:, 0].tolist() if body.terms else []
+    reasons, inside, odds, silent = [], [0], body.intercept, 0.0
+    for term, cell, start in zip(body.terms, cells, body.starts, strict=False):
+        names = tuple(body.names[index] for index in term.cells.attributes)
+        if not all(name in patient for name in names):
+            silent += term.deviation**2
+            continue
+        if cell < 0:
+            continue
+        inside.append(start + cell)
+        odds += term.values[cell]
+        reasons.append(
+            Reason(
+                names,
+                _say_place(body, term, cell, patient, dictionary),
+                moved=term.values[cell],
+                support=term.shares[cell],
+            )
+        )
+    reasons.sort(key=lambda reason: -abs(reason.moved or 0.0))
+    # The mean risk is not the risk of a mean patient: who is unknown has the mean risk, in part who is known in part.
+    total = sum(term.deviation**2 for term in body.terms)
+    mean = min(max(body.mean, 1e-9), 1 - 1e-9)
+    odds += (silent / total if total else 1.0) * (math.log(mean / (1 - mean)) - body.intercept)
+    positive = float(probability(np.array([odds]))[0])
+    if len(inside) == 1:
+        interval = share_interval(body.mean * (body.patients or 0), body.patients or 0, including=positive)
+        if body.patients is None:
+            interval = log_odds_interval(odds, odds, body.find_error(inside) ** 2)
+    else:
+        interval = log_odds_interval(odds, odds, body.find_error(inside) ** 2)
+    chances = [1 - positive, positive]
+    place = choose_one(chances, body.classes, body.decided)
+    classes = translate_classes(body, dictionary)
+    notes = (*_say_absent(body, patient, cells), *([NOISY] if body.patients is None else []))
+    whose = "" if place else f"{classes[1]}: "
+    first = (
+        f"{body.target} = {classes[place]} ({whose}{say_risk(positive)}; {say_risk_interval(interval)}; base rate "
+        f"{say_share(body.mean)})."
+    )
+    return Explanation(
+        target=body.target,
+        prediction=body.classes[place],
+        probability=chances[place],
+        reasons=tuple(reasons),
+        sentences=(first, *_say_reasons(reasons), *notes),
+        base=body.mean,
+        notes=notes,
+        interval=interval if place else (1 - interval[1], 1 - interval[0]),
+        chances=tuple(chances),
+    )
+
+
+def _say_place(
+    body: ShapeBody, term: ShapeTerm, cell: int, patient: Mapping[str, Any], dictionary: Entries
+) -> str:
+    """What the patient has, and the cell in which that is where it is an interval."""
+    parts = []
+    for index, words in zip(term.cells.attributes, body.say_cells(term, dictionary)[cell], strict=True):
+        attribute = body.attributes[index]
+        value = patient[attribute.name]
+        if value is None:
+            parts.append(f"{attribute.name} is missing")
+        elif attribute.numeric:
+            parts.append(f"{attribute.name} = {say_plain(value)} ({words})")
+        else:
+            parts.append(f"{attribute.name} = {words}")
+    return " and ".join(parts)
+
+
+def _say_reasons(reasons: list[Reason]) -> list[str]:
+    lines = [
+        f"- {reason.condition}: odds x {say_odds(read_odds(reason.moved or 0.0))} against the mean patient"
+        for reason in reasons[:REASONS_SHOWN]
+    ]
+    rest = reasons[REASONS_SHOWN:]
+    if rest:
+        together = read_odds(sum(reason.moved or 0.0 for reason in rest))
+        lines.append(f"- {len(rest)} more, each of which says less: odds x {say_odds(together)} together")
+    return lines
+
+
+def _say_absent(body: ShapeBody, patient: Mapping[str, Any], cells: list[int]) -> list[str]:
+    said = []
+    absent = [name for name in sorted(body.names) if name not in patient]
+    if absent and body.terms:
+        said.append(f"Not entered, and counted as the mean over patients: {', '.join(absent)}.")
+    unknown = {
+        body.names[index]
+        for term, cell in zip(body.terms, cells, strict=False)
+        for index in term.cells.attributes
+        if cell < 0 and len(term.cells.attributes) == 1 and body.names[index] in patient
+    }
+    if unknown:
+        said.append(
+            f"No patient of the model had the value of {', '.join(sorted(unknown))}: it is not counted."
+        )
+    if not body.terms:
+        said.append("The model has no terms: every patient gets this answer.")
+    return said

@@ -1,0 +1,223 @@
+"""`ShapeModel`: one curve of log odds for each attribute, and few pairs, over all sites (docs/methods.md, part 10).
+
+A readable additive model: an intercept, a table for each attribute, a heat map for few pairs. With `release="exact"`
+and `"masked"` it is the model of the pooled table, to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import HouseError, StudyError
+from concilium.models.explanation import Explanation
+from concilium.models.method import (
+    Attributes,
+    Bins,
+    Method,
+    PositiveClass,
+    QueryText,
+    ReleaseName,
+    Target,
+    documented,
+)
+from concilium.models.prediction import AnyPatients
+from concilium.models.threshold import DecisionRule, probability
+from concilium.parameters import Parameter, whole
+from concilium.privacy.accounting import Plan
+from concilium.protocol.held_out import Part
+from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
+from concilium.protocol.schema import set_against_rest
+from concilium.records.columns import Value, label
+from concilium.shapes.body import ShapeBody
+from concilium.shapes.drawing import draw_patient, draw_terms
+from concilium.shapes.plain_fit import ShapeFit
+from concilium.shapes.reading import (
+    ScoreSheet,
+    ShapeRow,
+    add_up,
+    explain,
+    list_rows,
+    make_sheet,
+    order_terms,
+    say_model,
+)
+from concilium.shapes.shape_sums import AskShapes
+
+MOST_CUTOFFS, MOST_TERMS, MOST_PAIRS = 100, 500, 50
+WAYS = ("rising", "falling")
+
+
+def _read_directions(value: Any) -> dict[str, str]:
+    directions = dict(value)
+    if not all(isinstance(name, str) and name and way in WAYS for name, way in directions.items()):
+        raise ValueError
+    return directions
+
+
+def _read_monotone(value: Any) -> dict[str, str]:
+    try:
+        return _read_directions({} if value is None else value)
+    except TypeError:
+        raise ValueError from None
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class ShapeModel(Method[ShapeBody]):
+    """`ShapeModel(target="death", positive=1).fit(house)`: one curve for each attribute, and few pairs."""
+
+    method: ClassVar[str] = "shapes"
+    called: ClassVar[str] = "a ShapeModel"
+    description: ClassVar[str] = (
+        "a curve of each attribute, and few pairs, in one additive model over all sites"
+    )
+    body_type: ClassVar[type[ShapeBody]] = ShapeBody
+    releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
+    against_rest: ClassVar[bool] = True
+
+    target: Target
+    positive: PositiveClass = None
+    query: QueryText = ""
+    release: ReleaseName = "masked"
+    _: KW_ONLY
+    max_terms: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_TERMS}",
+            whole(1, MOST_TERMS),
+            "the model has no more curves and pairs than this",
+        ),
+    ] = 60
+    max_pairs: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 0 to {MOST_PAIRS}",
+            whole(0, MOST_PAIRS),
+            "no more pairs of attributes than this, each a heat map; only pairs that chance does not explain",
+        ),
+    ] = 6
+    monotone: Annotated[
+        Mapping[str, str],
+        Parameter(
+            "'rising' or 'falling' by attribute",
+            _read_monotone,
+            "curves that may only rise, or only fall, as clinicians state: {'age': 'rising'}; no pair has such an "
+            "attribute",
+        ),
+    ] = field(default_factory=dict)
+    cutoffs: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 1 to {MOST_CUTOFFS}",
+            whole(1, MOST_CUTOFFS),
+            "a number is cut at no more places than this",
+        ),
+    ] = 24
+    bins: Bins = field(default_factory=dict)
+    attributes: Attributes = None
+    threshold: DecisionRule = "majority"
+
+    def plan(self) -> Plan:
+        return ShapeFit(self).plan()
+
+    def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
+        return ShapeFit(self).converse()
+
+    @property
+    def percent_held_out(self) -> int | None:
+        from concilium.models.threshold import PERCENT_LEFT_OUT
+
+        return PERCENT_LEFT_OUT if self.rule.tallied else None
+
+    def find_objection(self, question: Statistic) -> str | None:
+        if isinstance(question, AskShapes) and isinstance(question.part, Part) and not self.rule.tallied:
+            return "it asks about a part of the patients, and the study's threshold does not need that"
+        return super().find_objection(question)
+
+    def order_classes(self, classes: Sequence[Value]) -> list[Value]:
+        """The two classes, the positive one second; StudyError where the study does not say which that is."""
+        if len(classes) < 2:
+            only = f"{self.target} = {label(classes[0])}" if classes else f"no {self.target}"
+            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
+        if self.positive is None:
+            if len(classes) > 2:
+                raise StudyError(
+                    f"{self.target!r} has {len(classes)} values ({', '.join(map(label, classes[:5]))}): say which is "
+                    "'positive'"
+                )
+            return list(classes)
+        own = [value for value in classes if label(value) == label(self.positive)]
+        if not own:
+            raise StudyError(
+                f"no patient has {self.target} = {label(self.positive)}; there are "
+                f"{', '.join(map(label, classes[:10]))}"
+            )
+        return list(set_against_rest(own[0], [value for value in classes if value is not own[0]]))
+
+    @classmethod
+    def parameters_in(cls, body: ShapeBody) -> dict[str, Any]:
+        stored = super().parameters_in(body)
+        del stored["attributes"]
+        return {**stored, "positive": body.classes[1]}
+
+    @property
+    def attributes_(self) -> list[str]:
+        return sorted(self.body.names)
+
+    @property
+    def intercept_(self) -> float:
+        """The log odds of a patient for whom every curve is at its mean."""
+        return self.body.intercept
+
+    def decide(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """The log odds of the positive class."""
+        source = self.read(patients)
+        return add_up(self.body, source, len(source))
+
+    def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        risk = probability(self.decide(patients))
+        return np.column_stack([1 - risk, risk])
+
+    def _explain(self, patient: Mapping[str, Any]) -> Explanation:
+        row = {name: patient.get(name) for name in self.body.names} or {self.target: None}
+        return explain(self.body, self.read([row]), patient, self.card.dictionary)
+
+    def table(self) -> list[ShapeRow]:
+        """Every curve and pair as rows, the term that moves risks most first: odds ratio with its 95 % interval against
+        the mean over patients, points, share of patients. Neighbours with equal points are one row."""
+        return list_rows(self.body, self.card.dictionary)
+
+    def score_sheet(self) -> ScoreSheet:
+        """The model as whole points to add up by hand; it says what AUC that loses. Prints as text."""
+        return make_sheet(self.body, self.card.dictionary)
+
+    def importances(self) -> dict[str, float]:
+        """How much the risks of patients differ by each attribute; a pair counts half for each of its two."""
+        weights = dict.fromkeys(self.body.names, 0.0)
+        for term in self.body.terms:
+            for index in term.cells.attributes:
+                weights[self.body.names[index]] += term.deviation / len(term.cells.attributes)
+        largest = max(weights.values(), default=0.0) or 1.0
+        order = sorted(weights, key=lambda name: (-weights[name], name))
+        return {name: 100 * weights[name] / largest for name in order}
+
+    def _text(self) -> str:
+        """The model as a table of its curves, the one that moves risks most first."""
+        return say_model(self.body, self.card.dictionary)
+
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """A curve with its 95 % band for each attribute, and a heat map for each pair, those that matter most first."""
+        return draw_terms(self.body, self.card.dictionary, whole=whole)
+
+    def draw_patient(self, patient: Mapping[str, Any]) -> str:
+        """Every curve as SVG, with where this patient stands on it."""
+        return draw_patient(self.body, self.card.dictionary, self.read, patient)
+
+    def _summary(self) -> str:
+        pairs = sum(len(term.cells.attributes) > 1 for term in order_terms(self.body))
+        return f"{len(self.body.terms) - pairs} curves, {pairs} pairs"

@@ -1,0 +1,180 @@
+"""Penalised Newton steps for shapes, with their smoothing from the same sums (docs/methods.md, 10.3).
+
+The house solves beta = (H + S)^-1 (H beta + g), where S is a sum of penalties with a weight each. The weights maximise
+the restricted likelihood of the quadratic (REML), by the steps of Fellner and Schall. So no patients are held out to
+choose them, and no question is asked for it. Directions that a clinician states are kept by an active set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from concilium.protocol.attributes import Attribute
+from concilium.shapes.cells import Cells, Vector, find_starts
+
+Matrix = Vector
+
+RIDGE = 1e-3  # what nobody's data determine is zero
+START = 10.0
+LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e6
+LARGEST_FACTOR = 20.0
+SETTLED = 0.02  # of the logarithm of a weight
+
+
+@dataclass
+class Penalised:
+    """One term in a fit: its penalties, each with a weight, and where its cells are."""
+
+    cells: Cells
+    start: int
+    size: int
+    kind: str
+    penalties: list[Matrix]
+    weights: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.weights = self.weights or [START] * len(self.penalties)
+
+    @property
+    def own(self) -> slice:
+        return slice(self.start, self.start + self.size)
+
+    @property
+    def penalty(self) -> Matrix:
+        total = RIDGE * np.eye(self.size)
+        for weight, penalty in zip(self.weights, self.penalties, strict=True):
+            total += weight * penalty
+        return total
+
+
+def penalise(terms: Sequence[Cells], attributes: Sequence[Attribute]) -> list[Penalised]:
+    """The terms with their penalties, at the weights where a fit begins."""
+    found = []
+    for term, start in zip(terms, find_starts(terms, attributes), strict=False):
+        own = [attributes[index] for index in term.attributes]
+        if len(own) == 1:
+            listed = _penalise_number(own[0]) if own[0].numeric else [np.eye(own[0].size)]
+            kind = f"{'number' if own[0].numeric else 'category'} {len(listed)}"
+        else:
+            sizes = term.sizes(attributes)
+            listed = [np.eye(sizes[0] * sizes[1]).astype(np.float64)]
+            apart = [int(_has_own_missing(one, term, place)) for place, one in enumerate(own)]
+            if own[0].numeric and sizes[0] - apart[0] > 2:
+                listed.append(np.kron(_differ(sizes[0], apart[0], 1), np.eye(sizes[1])).astype(np.float64))
+            if own[1].numeric and sizes[1] - apart[1] > 2:
+                listed.append(np.kron(np.eye(sizes[0]), _differ(sizes[1], apart[1], 1)).astype(np.float64))
+            kind = f"pair {len(listed)}"
+        found.append(Penalised(term, start, term.count(attributes), kind, listed))
+    return found
+
+
+def _has_own_missing(attribute: Attribute, term: Cells, place: int) -> bool:
+    return attribute.missing and (not term.groups or term.groups[place].count(0) == 1)
+
+
+def _penalise_number(attribute: Attribute) -> list[Matrix]:
+    """Neighbouring intervals differ little, and the curve bends little; what is missing is near the mean."""
+    size, first = attribute.size, attribute.first
+    listed = [_differ(size, first, 1)]
+    if size - first > 3:
+        listed.append(_differ(size, first, 2) * (size - first))
+    if first:
+        missing = np.zeros((size, size))
+        missing[0, 0] = 1.0
+        listed.append(missing)
+    return listed
+
+
+def _differ(size: int, first: int, order: int) -> Matrix:
+    """The squares of differences between neighbours, from a cell on."""
+    penalty = np.zeros((size, size))
+    steps = np.diff(np.eye(size - first), n=order, axis=0)
+    penalty[first:, first:] = steps.T @ steps
+    return penalty
+
+
+@dataclass(frozen=True)
+class Solved:
+    """The coefficients, intercept first, and their covariance."""
+
+    beta: Vector
+    covariance: Matrix
+
+
+def solve(terms: Sequence[Penalised], gram: Matrix, target: Vector, rounds: int) -> Solved:
+    """The minimum of the penalised quadratic; `target` is H beta + g. Weights move for at most so many rounds, and
+    after the last one for the next quadratic."""
+    for _ in range(rounds):
+        covariance = _invert(terms, gram)
+        if _move_weights(terms, covariance, target) < SETTLED:
+            break
+    return Solved(covariance @ target, covariance)
+
+
+def _invert(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
+    total = gram.copy()
+    total[0, 0] += 1e-8
+    for term in terms:
+        total[term.own, term.own] += term.penalty
+    covariance = np.linalg.inv(total)
+    return (covariance + covariance.T) / 2
+
+
+def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector) -> float:
+    """One step of all weights; the largest change of a logarithm. Terms of a kind lend each other a unit of evidence,
+    so that a shape of which little is known is as smooth as the others."""
+    beta = covariance @ target
+    logs: dict[tuple[str, int], list[float]] = {}
+    for term in terms:
+        for place, weight in enumerate(term.weights):
+            logs.setdefault((term.kind, place), []).append(float(np.log(weight)))
+    typical = {key: float(np.exp(np.mean(values))) for key, values in logs.items()}
+    moved = 0.0
+    for term in terms:
+        inverse = np.linalg.inv(term.penalty)
+        own, heights = covariance[term.own, term.own], beta[term.own]
+        weights = []
+        for place, (weight, penalty) in enumerate(zip(term.weights, term.penalties, strict=True)):
+            freedom = max(weight * float(np.sum((inverse - own) * penalty)), 0.0)
+            rough = float(heights @ penalty @ heights)
+            new = (freedom + 1.0) / (rough + 1.0 / typical[term.kind, place])
+            new = min(max(new, weight / LARGEST_FACTOR), weight * LARGEST_FACTOR)
+            weights.append(min(max(new, LEAST_WEIGHT), MOST_WEIGHT))
+            moved = max(moved, abs(float(np.log(weights[-1] / weight))))
+        term.weights = weights
+    return moved
+
+
+def hold_directions(solved: Solved, rising: Sequence[tuple[int, int]]) -> Vector:
+    """The coefficients of the same quadratic where for each pair of cells (lower, upper) the upper is not below.
+
+    The dual has one multiplier for each pair; those above zero are found by an active set (Lawson and Hanson, 1974).
+    """
+    if not rising:
+        return solved.beta
+    lower, upper = np.array(rising).T
+    steps = solved.covariance[:, upper] - solved.covariance[:, lower]
+    curve = steps[upper] - steps[lower] + 1e-12 * np.eye(len(lower))
+    pull = -(solved.beta[upper] - solved.beta[lower])
+    active = np.zeros(len(lower), dtype=np.bool_)
+    weights = np.zeros(len(lower))
+    for _ in range(3 * len(lower)):
+        slope = np.where(active, -np.inf, pull - curve @ weights)
+        if slope.max() <= 1e-9:
+            break
+        active[int(np.argmax(slope))] = True
+        while True:
+            wanted = np.zeros(len(lower))
+            wanted[active] = np.linalg.solve(curve[np.ix_(active, active)], pull[active])
+            low = active & (wanted <= 0)
+            if not low.any():
+                weights = wanted
+                break
+            length = float(np.min(weights[low] / np.maximum(weights[low] - wanted[low], 1e-300)))
+            weights = weights + length * (wanted - weights)
+            active &= weights > 1e-12
+            weights[~active] = 0.0
+    return solved.beta + steps @ weights
