@@ -256,3 +256,18 @@ def test_before_it_is_fitted_there_is_no_model():
             use()
     assert model.plan().unlimited == 3
     assert repr(model) == "NaiveBayes(target='y')"
+
+
+def test_of_no_more_patients_than_noise_no_share_is_printed(fixed_noise):
+    """One patient has the value: the noise that the model states could be more."""
+    with zero_noise():
+        frame = [
+            {"a": "u" if place else "v", "b": "mn"[place % 2], "y": ["no", "yes"][place % 3 == 0]}
+            for place in range(3000)
+        ]
+        sites = [cc.Site(name, state(frame[start::3]), UNLIMITED) for start, name in enumerate("pqr")]
+        model = cc.NaiveBayes(
+            "y", release="private", epsilon=4, values={"a": ["u", "v"], "b": ["m", "n"], "y": ["no", "yes"]}
+        ).fit(cc.House(sites))
+    assert "a = v: no more patients than noise" in model.text()
+    assert "patients than noise" not in next(line for line in model.text().splitlines() if "a = u" in line)

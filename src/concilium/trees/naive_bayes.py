@@ -9,6 +9,7 @@ has squared L2 sensitivity A + 1 and takes the whole budget; what is made of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
-from concilium.models.intervals import Interval, log_odds_interval, share_interval
+from concilium.models.intervals import Interval, Z, log_odds_interval, share_interval
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.private_start import plan_start, start, states_attributes
@@ -396,7 +397,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
             lines.append(body.names[number])
             ways = body.attributes[number][0].ways(body)
             for place, (node, reached) in enumerate(ways, start=1):
-                shares = _tell_shares(body, body.attributes[number][node].counts)
+                held = body.attributes[number][node]
+                shares = _tell_shares(body, held.counts, held.variance)
                 lines.append(f"{'└─' if place == len(ways) else '├─'} {reached}: {shares}")
         if body.decided is not None:
             lines.append(say_decided(body.decided))
@@ -485,11 +487,13 @@ def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
     return children
 
 
-def _tell_shares(body: NaiveBayesBody, counts: Sequence[int]) -> str:
-    """Class shares in words, with the number of patients."""
+def _tell_shares(body: NaiveBayesBody, counts: Sequence[int], variance: float = 0.0) -> str:
+    """Class shares in words, with the number of patients; of no more patients than the noise of their counts, none."""
     everyone = sum(counts)
     if not everyone:
         return "nobody"
+    if everyone <= Z * math.sqrt(variance * len(counts)):
+        return "no more patients than noise"
     shares = (
         f"{label(name)} {say_share(count / everyone)}"
         for name, count in zip(body.classes, counts, strict=True)
