@@ -122,6 +122,32 @@ def budget(
         say(_summarise(book))
 
 
+@app.command(short_help="Let a house's refusals of this month no longer count.")
+def forgive(
+    file: File,
+    reason: Annotated[str, typer.Option(help="Why; it is entered in the ledger.")],
+    house: Annotated[
+        str,
+        typer.Option(
+            metavar="FINGERPRINT", help="A house that the policy lists; without it, those that are not."
+        ),
+    ] = "",
+) -> None:
+    """Let a house's refusals for too few patients no longer count this month, where they were honest mistakes.
+
+    Each refusal told it one bit about patients. It can learn as many again.
+
+    \b
+    Example:
+      concilium ledger forgive north.ledger --reason "a mistyped query"
+    """
+    from concilium.ledger.ledger import Ledger
+
+    with Ledger(existing(file)) as book:
+        count = book.forgive_refusals(reason, house)
+        say(f"{count} refusals of this month no longer count; it is entered")
+
+
 @app.command(short_help="The hospital's table changed: bind the ledger to it.")
 def rebind(
     file: File,

@@ -36,6 +36,7 @@ from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.ledger.memory import (
     LASTING_RULE,
     MEMORY_TABLES,
+    OF_HOUSE,
     REFUSAL_TABLE,
     LedgerMemory,
     RefusalLog,
@@ -414,6 +415,22 @@ class Ledger(LedgerMemory, RefusalLog):
                     f"{accounting.shown(tail.spent)} is spent already, and what was released cannot be taken back"
                 )
             self._enter_settings(tail, "budget", replace(settings, budget=amount, source=BY_STEWARD), reason)
+
+    def forgive_refusals(self, reason: str, house: str = "") -> int:
+        """Let a house's refusals of this month no longer count, and enter why; how many there were.
+
+        They were the house's honest mistakes, says the steward: it may then learn as many bits of patients again.
+        """
+        if not require_text(reason, "reason").strip():
+            raise LedgerError(f"to forgive refusals of {self.path} needs a reason, which is entered")
+        with self.writing() as tail:
+            of_house = f"FROM refused_for_patients WHERE month = ? AND {OF_HOUSE}"
+            which = (self._find_month(), house)
+            (count,) = self._file.get(f"SELECT count(*) {of_house}", which)
+            self._file.run(f"DELETE {of_house}", which)
+            note = f"{count} refusals of {house or 'houses that are not listed'} forgiven: {reason}"
+            self._enter_settings(tail, "refusals", chain.read_settings(self._file), note)
+        return int(count)
 
     def settle(self, allowance: Allowance) -> str:
         """Take what the hospital's policy says of the budget, or the default; what was entered of it, if anything.

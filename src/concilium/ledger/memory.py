@@ -291,6 +291,8 @@ LASTING_RULE = "patients"
 REFUSAL_TABLE = """CREATE TABLE refused_for_patients (
     month TEXT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (month, content)) WITHOUT ROWID"""
 
+OF_HOUSE = "(substr(content, 1, instr(content, ' ') - 1) = ? OR instr(content, ' ') = 0)"
+
 
 @dataclass(frozen=True)
 class RefusalNote:
@@ -331,13 +333,15 @@ class RefusalLog:
         with self.writing():
             self._note_refusal(*texts)
 
-    def refuse_for_patients(self, study: str, kind: str, question: str, content: str) -> None:
-        """Log a refusal by the lasting rule and count it, once for each content and month: on disk on return.
+    def refuse_for_patients(
+        self, study: str, kind: str, question: str, content: str, house: str = ""
+    ) -> None:
+        """Log a refusal by the lasting rule and count it, once for each house, content and month: on disk on return.
 
         The count is kept apart from the log, where nothing that is refused later can push it out.
         """
         with self.writing():
-            values = (self._find_month(), require_text(content, "content"))
+            values = (self._find_month(), f"{house} {require_text(content, 'content')}")
             if self._file.find("SELECT 1 FROM refused_for_patients WHERE month = ? AND content = ?", values):
                 return
             self._file.run("INSERT INTO refused_for_patients VALUES (?, ?)", values)
@@ -352,15 +356,18 @@ class RefusalLog:
             )
             return [RefusalNote(chain.parse_time(self._file, when), *rest) for when, *rest in rows]
 
-    def count_refused(self) -> tuple[int, str]:
-        """To how many different questions the lasting rule said no this month, and the day that ends the month."""
+    def count_refused(self, house: str = "") -> tuple[int, str]:
+        """To how many different questions of a house the lasting rule said no this month, and the day that ends the
+        month. What an older release noted of no house counts for all of them."""
         with self._file.reading():
             if (
                 self._file.find("SELECT 1 FROM refused_for_patients LIMIT 1") is None
             ):  # nearly always the answer
                 return 0, ""
             month = self._find_month()
-            (count,) = self._file.get("SELECT count(*) FROM refused_for_patients WHERE month = ?", (month,))
+            (count,) = self._file.get(
+                f"SELECT count(*) FROM refused_for_patients WHERE month = ? AND {OF_HOUSE}", (month, house)
+            )
         return int(count), find_end(month)
 
     def _find_month(self) -> str:

@@ -3,9 +3,12 @@
 Who is protected, and from whom: patients and hospital, from a house that asks what was never agreed, from anybody who
 asks in a house's name, and from a house that feels its way along the limits. A study is about one population, which is
 compared once, when the study begins, with those of all studies before; whether there are enough patients is decided
-then and not again. Such a refusal is one bit about patients: at most `refusals_per_month` different ones are given,
-whoever asks, and then no study is begun that could get one. A private study depends on no patient, and none of this
-applies to it.
+then and not again. Such a refusal is one bit about patients: at most `refusals_per_month` different ones are given to a
+house that the policy lists, and as many to all others together; then no study of theirs is begun that could get one.
+What a refusal reveals is the same for whom it is counted: one text, one bit, once for a population. So a house learns
+at most as much in a month as when all houses shared one count. Houses that side with each other learn as much each, and
+a hospital has named each of them. One house's mistakes do not stop the studies of others. A private study depends on no
+patient, and none of this applies to it.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ REPORTS = "reports"  # of groups of patients, as the ledger notes them
 # One text for all of it: which of them it was would tell something about the patients.
 TOO_FEW = "too few patients match this study, or too few tell it apart from what was asked before"
 NO_MORE = (
-    "too many different studies of this month, whoever proposed them, were refused for too few patients: until {until} "
-    "none is begun here that could be refused so; private studies are"
+    "too many different studies of this month were refused to this house for too few patients: until {until} none of "
+    "its studies is begun here that could be refused so, unless a steward forgives them; private studies are"
 )
 WAITS = "this study waits for a person of this hospital to agree: {why}"
 NOT_THE_HOUSE = "this question does not come from the house that proposed the study to this hospital"
@@ -372,7 +375,7 @@ class Studies:
         """Compare the population of a study with those before, and enter it with what the policy agreed to."""
         bounded = opened.method.way_out.bounded
         if not bounded:
-            refused, until = self._ledger.count_refused()
+            refused, until = self._ledger.count_refused(self._name_listed(opened))
             if refused >= self._policy.refusals_per_month:
                 raise Refused("ended", NO_MORE.format(until=until))
             self._meter.admit_selection(opened.method.query, opened.method.way_out)
@@ -392,9 +395,19 @@ class Studies:
         except Refused as refusal:
             if refusal.rule in (LASTING_RULE, "waiting"):  # both tell something of how many there are
                 self._ledger.refuse_for_patients(
-                    opened.id, Propose.kind, opened.terms.nonce, _name_population(opened)
+                    opened.id,
+                    Propose.kind,
+                    opened.terms.nonce,
+                    _name_population(opened),
+                    self._name_listed(opened),
                 )
             raise
+
+    def _name_listed(self, opened: OpenedTerms) -> str:
+        """The fingerprint of a house that the policy lists; of any other nothing, since it could be made anew."""
+        public = opened.terms.house
+        listed = any(has_fingerprint(public, pin) for pin in self._policy.houses.values())
+        return fingerprint(public) if listed else ""
 
     def _admit(self, opened: OpenedTerms, *, by_policy: bool) -> None:
         """Refused where a study's patients, or those of a part that it tells apart, are too few, or too close to those

@@ -103,6 +103,7 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     patient: Text | None = None
     one_row_per_patient: Stated = False
     encounters: Stated = False
+    region: Text | None = None
 
     @property
     def source(self) -> str:

@@ -13,6 +13,7 @@ from concilium.policy.policy import Policy
 from concilium.protocol.cohort import identifies
 from concilium.protocol.held_out import SIMULATION_KEY
 from concilium.protocol.house import House
+from concilium.protocol.region import Region
 from concilium.protocol.schema import state_values
 from concilium.protocol.site import Site
 from concilium.records.coding import Place, code_values, reads_as_number
@@ -283,15 +284,41 @@ def _refuse_identifier(study: Study, site: str, records: Records, policy: Policy
         )
 
 
+def _join_regions(study: Study, sites: Sequence[Site]) -> list[Site | Region]:
+    """Sites as the house reaches them: those of a region through it, and a region `germany/bavaria` through the one
+    above. Where hospitals keep ledgers, a region keeps its identity beside the study file."""
+    regions = {one.name: one.region.split("/") if one.region else [] for one in study.hospitals}
+    keeps = any(one.ledger for one in study.hospitals)
+
+    def join(members: Sequence[Site], depth: int) -> list[Site | Region]:
+        joined: dict[tuple[bool, str], list[Site]] = {}
+        for site in members:
+            path = regions.get(site.name, [])
+            below = len(path) > depth
+            joined.setdefault((below, path[depth] if below else site.name), []).append(site)
+        return [
+            Region(
+                name,
+                House(join(found, depth + 1), timeout=study.house.timeout, on_loss=study.house.on_loss),
+                identity=study.locate(f"{name}.identity") if keeps else None,
+            )
+            if below
+            else found[0]
+            for (below, name), found in joined.items()
+        ]
+
+    return join(sites, 0)
+
+
 def open_house(
     study: Study,
     sites: Iterable[Site],
     journal: Path | None = None,
     on_round: Callable[[str], None] | None = None,
 ) -> House:
-    """The clearing house of this study over some of its sites."""
+    """The clearing house of this study over some of its sites, or over their regions."""
     return House(
-        list(sites),
+        _join_regions(study, list(sites)),
         timeout=study.house.timeout,
         on_loss=study.house.on_loss,
         journal=journal,

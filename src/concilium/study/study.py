@@ -275,6 +275,7 @@ class Study(About, frozen=True, kw_only=True):
         if self.split is not None and self.split.by == self.target:
             raise StudyError(f"{self.path}: [sites] by = {self.split.by!r} is the target itself")
         _refuse_namesakes(self.path, self.hospitals)
+        _check_regions(self.path, self.hospitals)
 
     def _check_method(self) -> None:
         """What the study is for, and what its method needs."""
@@ -788,6 +789,20 @@ def _check_elsewhere(study: Study) -> None:
         problem = "[schema] says how records are read, which each hospital does in the file of its own kit"
     if problem:
         raise StudyError(f"{study.path}: across machines, {problem}")
+
+
+def _check_regions(path: Path, hospitals: tuple[Hospital, ...]) -> None:
+    """A region has a name of its own, in one place, and so does each that it is in."""
+    names = {one.name for one in hospitals}
+    places: dict[str, list[str]] = {}
+    for hospital in hospitals:
+        parts = hospital.region.split("/") if hospital.region else []
+        for depth, name in enumerate(parts):
+            if not name.strip() or name in names or places.setdefault(name, parts[:depth]) != parts[:depth]:
+                raise StudyError(
+                    f"{path}: the region of {hospital.name!r} is {hospital.region!r}: a region has a name that no "
+                    'hospital has, and is in one place, such as region = "germany/bavaria"'
+                )
 
 
 def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:
