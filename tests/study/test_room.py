@@ -268,3 +268,15 @@ def test_series_that_do_not_fit_are_found_before_the_first_charge(
     with pytest.raises(HouseError, match=f"west: .*{words}"):
         learner.fit(cc.House(sites))
     assert [site.ledger.spent() for site in sites] == [0, 0, 0, 0]
+
+
+def test_a_study_says_what_follows_it(tmp_path: Path) -> None:
+    left_out = SEVERAL + '[evaluate]\nleave_out = "site"\nsimulation = false\n'
+    assert cc.Study.read(lay_out(tmp_path, left_out)).following == ("tree exact", "validation exact")
+    three = SEVERAL.replace('method = "tree"', 'method = ["tree", "naive-bayes", "rulefit masked"]')
+    several = cc.Study.read(lay_out(tmp_path, three))
+    assert several.find_variant(several.several[0].variant).following == (
+        "naive-bayes exact",
+        "rulefit masked",
+    )
+    assert cc.Study.read(lay_out(tmp_path)).following == ()

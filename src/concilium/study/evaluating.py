@@ -53,7 +53,7 @@ def learn_through_gate(
 ) -> tuple[Method[Any], RiskTable | None]:
     """The model of all hospitals, and what they measured of it through their gates, if they do."""
     evaluation = study.find_evaluation()
-    house.total, house.after = study.price_from_here, study.follow_up
+    house.total, house.after = study.price_from_here, study.following
     if evaluation is None:
         return method.fit(house), None
     if evaluation.holdout is not None:

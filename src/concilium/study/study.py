@@ -236,13 +236,15 @@ class Study(About, frozen=True, kw_only=True):
         return sum((price_study(one, plan_questions(one, one.open_method())) for one in studies), Fraction(0))
 
     @property
-    def follow_up(self) -> tuple[str, ...]:
+    def following(self) -> tuple[str, ...]:
         """The studies that are proposed after the first of this one, by method and release."""
-        found = []
+        found: dict[str, None] = {}
         for one in (self, *self.after):
-            found += [] if one is self else [f"{one.method} {one.release}"]
-            if one.measures_at_gate and one.evaluate is not None and one.evaluate.leave_out is not None:
-                found.append(f"validation {one.release}")
+            folds = one.measures_at_gate and one.evaluate is not None and one.evaluate.leave_out is not None
+            if folds or one is not self:
+                found[f"{one.method} {one.release}"] = None
+            if folds:
+                found[f"validation {one.release}"] = None
         return tuple(found)
 
     def _check(self) -> None:
