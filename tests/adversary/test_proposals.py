@@ -35,6 +35,7 @@ VALID: dict[tuple[str, str], dict[str, Any]] = {
     ("rulefit", "masked"): {"positive": "y", **BINS},
     ("rulefit", "private"): {**STATED},
     ("naive-bayes", "private"): {**STATED},
+    ("consultation", "private"): {**STATED},
     ("discovery", "private"): {"outcome": "y", **BINS},
     ("discovery", "local"): {"outcome": "y", "trust": "local", **BINS},
     ("discovery", "exact"): {"outcome": "y", "trust": "rule", **BINS},
