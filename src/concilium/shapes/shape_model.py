@@ -38,6 +38,7 @@ from concilium.protocol.schema import set_against_rest
 from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
+from concilium.shapes.exports import to_json
 from concilium.shapes.plain_fit import ShapeFit
 from concilium.shapes.private_fit import PrivateShapes
 from concilium.shapes.reading import (
@@ -213,6 +214,10 @@ class ShapeModel(PrivateMethod[ShapeBody]):
     def score_sheet(self) -> ScoreSheet:
         """The model as whole points to add up by hand; it says what AUC that loses. Prints as text."""
         return make_sheet(self.body, self.card.dictionary)
+
+    def to_json(self) -> str:
+        """The model for other software: every cell as plain conditions with its log odds (shapes/exports.py)."""
+        return to_json(self.body)
 
     def importances(self) -> dict[str, float]:
         """How much the risks of patients differ by each attribute; a pair counts half for each of its two."""
