@@ -124,6 +124,12 @@ def test_a_pair_is_found_where_there_is_one_and_only_there(model):
     )
     pairs = [crossed.body.name(term) for term in crossed.body.terms if len(term.cells.attributes) > 1]
     assert pairs == ["age and lab"]
+    # Pairs are what curves leave over: their errors are no larger than what a cell of patients tells.
+    term = next(term for term in crossed.body.terms if len(term.cells.attributes) > 1)
+    told = [error for error, share in zip(term.errors, term.shares, strict=True) if share > 0.01]
+    assert max(told) < 0.5
+    table = (np.array(term.values) * term.shares).reshape(term.cells.sizes(crossed.body.attributes))
+    assert max(np.abs(table.sum(axis=0)).max(), np.abs(table.sum(axis=1)).max()) < 1e-3
     assert "pair of age and lab" in crossed.pictures()
     none = cc.ShapeModel("y", positive="yes", release="exact", max_pairs=0, max_terms=2)
     assert len(none.fit(open_house(draw_patients(2000, 3, crossed=0.7))).body.terms) == 2

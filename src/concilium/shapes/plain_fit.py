@@ -388,6 +388,7 @@ def make_body(
         centre[0, start:end] = own
     unseen = _find_unseen(fitted_terms, attributes, shares)
     centre[unseen] = 0.0
+    centre = centre @ _purify(fitted_terms, attributes, shares)
     beta = centre @ beta
     covariance = centre @ covariance @ centre.T
     shares[0] = 1.0
@@ -425,6 +426,30 @@ def make_body(
         rest=rest,
         sheet=Sheet(unit, begin),
     )
+
+
+def _purify(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vector) -> Matrix:
+    """What moves to the curves what a pair says of each of its attributes alone: the pair is what they leave over."""
+    starts = find_starts(terms, attributes)
+    moved = np.eye(starts[-1])
+    curves = {
+        term.attributes[0]: start for term, start in zip(terms, starts, strict=False) if not term.groups
+    }
+    for term, start in zip(terms, starts, strict=False):
+        if len(term.attributes) < 2 or not set(term.attributes) <= set(curves):
+            continue
+        rows, columns = term.sizes(attributes)
+        sides = np.hstack(
+            [np.kron(np.eye(rows), np.ones((columns, 1))), np.kron(np.ones((rows, 1)), np.eye(columns))]
+        )
+        own = slice(start, start + rows * columns)
+        weighted = sides.T * (shares[own] + 1e-9)
+        alone = np.linalg.pinv(weighted @ sides, rcond=1e-6) @ weighted
+        moved[own, own] -= sides @ alone
+        for place, index in enumerate(term.attributes):
+            for code, group in enumerate(term.groups[place]):
+                moved[curves[index] + code, own] += alone[place * rows + group]
+    return moved
 
 
 def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vector) -> NDArray[np.intp]:
