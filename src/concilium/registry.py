@@ -55,6 +55,7 @@ KINDS = {
     "rules.outcome-reports": "concilium.temporal.outcome_questions:AskOutcomeReports",
     "rules.outcomes": "concilium.temporal.outcome_questions:AskRuleOutcomes",
     "rules.reports": "concilium.temporal.rule_questions:AskRuleReports",
+    "shapes.directions": "concilium.shapes.private_sums:AskDirections",
     "shapes.sums": "concilium.shapes.shape_sums:AskShapes",
     "statistics.cox": "concilium.statistics.cox_sums:AskCox",
     "statistics.cox-cells": "concilium.statistics.cox_sums:AskCoxCells",

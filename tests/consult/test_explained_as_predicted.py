@@ -38,6 +38,7 @@ METHODS = {
     "one tree": (cc.VotingTrees, {"positive": "yes", "imbalance": 0.001}),
     "voting trees": (cc.VotingTrees, {"positive": "yes", "imbalance": 0.5, "negatives": 1, "growth": "id3"}),
     "naive bayes": (cc.NaiveBayes, {}),
+    "shapes": (cc.ShapeModel, {"positive": "yes", "release": "exact"}),
     "rules": (cc.RuleFit, {"positive": "yes", "release": "exact", "trees": 25}),
 }
 

@@ -34,6 +34,7 @@ from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
+from concilium.shapes.private_sums import AskDirections, Direction
 from concilium.statistics.columns import Column, Factor
 from concilium.statistics.moments import AskMoments
 from concilium.statistics.regression_sums import AskRegression
@@ -179,6 +180,35 @@ def draw_crosstables(dice: Random) -> AskCounts:
         counted=dice.sample(range(len(attributes)), dice.randrange(len(attributes) + 1)),
         noise=Gaussian("9"),
         part=dice.choice([None, Part(percent=30, held=True), Part(percent=90, held=False)]),
+    )
+
+
+def draw_directions(dice: Random) -> AskDirections:
+    attributes = [
+        Attribute(name, tuple(draw_edges(dice)))
+        if dice.random() < 0.6
+        else Attribute(name, (), tuple(draw_values(dice, name)))
+        for name in dice.sample(list(POOL), dice.randrange(1, 4))
+    ]
+    numbers = [-1e6, 0.0, 1.0, 0.3, 1e-9, -2.0]
+    drawn = dice.choices(range(len(attributes)), k=dice.randrange(1, 5))
+    target, products = dice.choice(list(POOL)), dice.random() < 0.4
+    return AskDirections(
+        query=draw_query(dice),
+        target=target,
+        attributes=tuple(attributes),
+        positive=dice.choice([value for value in POOL[target] if value != float("inf")]),
+        directions=tuple(
+            Direction(place, tuple(dice.choices(numbers, k=attributes[place].size))) for place in drawn
+        ),
+        cap=dice.choice([0.001, 0.9, 7.0]),
+        lead=dice.choice([0.0, 0.3, 1.0]),
+        intercept=dice.choice(numbers),
+        shapes=tuple(tuple(dice.choices(numbers, k=a.size)) for a in attributes)
+        if dice.random() < 0.7
+        else (),
+        products=products,
+        noise=Gaussian("9"),
     )
 
 
@@ -405,6 +435,7 @@ DRAWN = {
     "rules.hours": draw_outcome_hours,
     "rules.outcomes": draw_rule_outcomes,
     "rulefit.gradient": draw_gradient,
+    "shapes.directions": draw_directions,
     "statistics.moments": draw_moments,
     "statistics.regression": draw_regression,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -123,6 +124,12 @@ def test_a_pair_is_found_where_there_is_one_and_only_there(model):
     )
     pairs = [crossed.body.name(term) for term in crossed.body.terms if len(term.cells.attributes) > 1]
     assert pairs == ["age and lab"]
+    # Pairs are what curves leave over: their errors are no larger than what a cell of patients tells.
+    term = next(term for term in crossed.body.terms if len(term.cells.attributes) > 1)
+    told = [error for error, share in zip(term.errors, term.shares, strict=True) if share > 0.01]
+    assert max(told) < 0.5
+    table = (np.array(term.values) * term.shares).reshape(term.cells.sizes(crossed.body.attributes))
+    assert max(np.abs(table.sum(axis=0)).max(), np.abs(table.sum(axis=1)).max()) < 1e-3
     assert "pair of age and lab" in crossed.pictures()
     none = cc.ShapeModel("y", positive="yes", release="exact", max_pairs=0, max_terms=2)
     assert len(none.fit(open_house(draw_patients(2000, 3, crossed=0.7))).body.terms) == 2
@@ -139,6 +146,38 @@ def test_scores_of_pairs_are_standard_normal_where_nothing_is_crossed():
         scores.append(score_pair(gradient.reshape(5, 6), weight.reshape(5, 6)))
     assert abs(np.mean(scores)) < 0.25
     assert 0.8 < np.std(scores) < 1.2
+
+
+def score(document, row):
+    """The log odds by the exported conditions alone."""
+
+    def holds(one, value):
+        if "missing" in one or value is None:
+            return "missing" in one and value is None
+        if "values" in one:
+            return value in one["values"]
+        return one.get("from", -np.inf) <= value < one.get("below", np.inf)
+
+    odds = document["intercept"]
+    for term in document["terms"]:
+        held = [
+            cell["log_odds"]
+            for cell in term["cells"]
+            if all(any(holds(one, row[c["attribute"]]) for one in c["any_of"]) for c in cell["conditions"])
+        ]
+        assert len(held) == 1
+        odds += held[0]
+    return odds
+
+
+def test_other_software_finds_the_same_risk_in_the_export():
+    columns = draw_patients(3000, 3, crossed=0.7)
+    model = cc.ShapeModel("y", positive="yes", release="exact").fit(open_house(columns))
+    document = json.loads(model.to_json())
+    assert any(len(term["attributes"]) == 2 for term in document["terms"])
+    rows = list_rows(columns)[:200]
+    found = [score(document, row) for row in rows]
+    np.testing.assert_allclose(found, model.decide(cc.Records.from_rows(rows, schema=SCHEMA)), atol=1e-9)
 
 
 def test_a_direction_is_kept(columns):

@@ -325,7 +325,16 @@ class _Fit:
 
     def tell(self, fitted: Fitted, classes: list[Value]) -> Conversation[tuple[ShapeBody, Tally]]:
         """What the model file holds, and the training patients by class and risk."""
-        body = make_body(self.model, self.attributes, fitted, classes)
+        solved = fitted.solved
+        body = make_body(
+            self.model,
+            self.attributes,
+            fitted.terms,
+            solved.beta,
+            solved.covariance,
+            fitted.counts,
+            classes,
+        )
         # All attributes stay in the question: its terms are numbered among them.
         points = [body.sheet.start]
         for term in body.terms:
@@ -359,22 +368,29 @@ def score_pair(gradient: Matrix, weight: Matrix) -> float:
 
 
 def make_body(
-    model: ShapeModel, attributes: tuple[Attribute, ...], fitted: Fitted, classes: list[Value]
+    model: ShapeModel,
+    attributes: tuple[Attribute, ...],
+    fitted_terms: tuple[Cells, ...],
+    beta: Vector,
+    covariance: Matrix,
+    counts: Vector,
+    classes: list[Value],
 ) -> ShapeBody:
     """Shapes centred on the mean over patients, with their errors and points."""
-    starts = find_starts(fitted.terms, attributes)
+    starts = find_starts(fitted_terms, attributes)
     width = starts[-1]
-    total = max(float(fitted.counts[0]), 1.0)
-    shares = np.maximum(fitted.counts, 0.0) / total
+    total = max(float(counts[0]), 1.0)
+    shares = np.maximum(counts, 0.0) / total
     centre = np.eye(width)
     for start, end in pairwise(starts):
         own = shares[start:end] / max(shares[start:end].sum(), 1e-12)
         centre[start:end, start:end] -= own
         centre[0, start:end] = own
-    unseen = _find_unseen(fitted.terms, attributes, shares)
+    unseen = _find_unseen(fitted_terms, attributes, shares)
     centre[unseen] = 0.0
-    beta = centre @ fitted.solved.beta
-    covariance = centre @ fitted.solved.covariance @ centre.T
+    centre = centre @ _purify(fitted_terms, attributes, shares)
+    beta = centre @ beta
+    covariance = centre @ covariance @ centre.T
     shares[0] = 1.0
     # Of a value that nobody has only this is known: by how much the shape varies.
     for start, end in pairwise(starts):
@@ -384,7 +400,7 @@ def make_body(
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     unit = find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
     terms, begin = [], float(beta[0])
-    for term, start, end in zip(fitted.terms, starts, starts[1:], strict=False):
+    for term, start, end in zip(fitted_terms, starts, starts[1:], strict=False):
         least = float(beta[start:end].min())
         begin += least
         points = np.rint((beta[start:end] - least) / unit).astype(int).tolist()
@@ -410,6 +426,30 @@ def make_body(
         rest=rest,
         sheet=Sheet(unit, begin),
     )
+
+
+def _purify(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vector) -> Matrix:
+    """What moves to the curves what a pair says of each of its attributes alone: the pair is what they leave over."""
+    starts = find_starts(terms, attributes)
+    moved = np.eye(starts[-1])
+    curves = {
+        term.attributes[0]: start for term, start in zip(terms, starts, strict=False) if not term.groups
+    }
+    for term, start in zip(terms, starts, strict=False):
+        if len(term.attributes) < 2 or not set(term.attributes) <= set(curves):
+            continue
+        rows, columns = term.sizes(attributes)
+        sides = np.hstack(
+            [np.kron(np.eye(rows), np.ones((columns, 1))), np.kron(np.ones((rows, 1)), np.eye(columns))]
+        )
+        own = slice(start, start + rows * columns)
+        weighted = sides.T * (shares[own] + 1e-9)
+        alone = np.linalg.pinv(weighted @ sides, rcond=1e-6) @ weighted
+        moved[own, own] -= sides @ alone
+        for place, index in enumerate(term.attributes):
+            for code, group in enumerate(term.groups[place]):
+                moved[curves[index] + code, own] += alone[place * rows + group]
+    return moved
 
 
 def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vector) -> NDArray[np.intp]:

@@ -18,15 +18,18 @@ from concilium.models.explanation import Explanation
 from concilium.models.method import (
     Attributes,
     Bins,
-    Method,
+    Delta,
+    Epsilon,
     PositiveClass,
+    PrivateMethod,
     QueryText,
     ReleaseName,
     Target,
+    Values,
     documented,
 )
 from concilium.models.prediction import AnyPatients
-from concilium.models.threshold import DecisionRule, probability
+from concilium.models.threshold import PERCENT_LEFT_OUT, CallingRule, DecisionRule, probability
 from concilium.parameters import Parameter, whole
 from concilium.privacy.accounting import Plan
 from concilium.protocol.held_out import Part
@@ -35,7 +38,9 @@ from concilium.protocol.schema import set_against_rest
 from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
+from concilium.shapes.exports import to_json
 from concilium.shapes.plain_fit import ShapeFit
+from concilium.shapes.private_fit import PrivateShapes
 from concilium.shapes.reading import (
     ScoreSheet,
     ShapeRow,
@@ -68,7 +73,7 @@ def _read_monotone(value: Any) -> dict[str, str]:
 
 @documented
 @dataclass(eq=False, repr=False)
-class ShapeModel(Method[ShapeBody]):
+class ShapeModel(PrivateMethod[ShapeBody]):
     """`ShapeModel(target="death", positive=1).fit(house)`: one curve for each attribute, and few pairs."""
 
     method: ClassVar[str] = "shapes"
@@ -77,7 +82,6 @@ class ShapeModel(Method[ShapeBody]):
         "a curve of each attribute, and few pairs, in one additive model over all sites"
     )
     body_type: ClassVar[type[ShapeBody]] = ShapeBody
-    releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     against_rest: ClassVar[bool] = True
 
     target: Target
@@ -118,20 +122,35 @@ class ShapeModel(Method[ShapeBody]):
             "a number is cut at no more places than this",
         ),
     ] = 24
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
     threshold: DecisionRule = "majority"
 
+    def check(self) -> None:
+        if self.way_out.bounded:
+            PrivateShapes(self).check()
+
+    def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.tallied and self.way_out.bounded:
+            return (
+                "what a private one is told does not say how many patients have which chance, and one more question "
+                "would cost more; take 'prevalence' or a cost"
+            )
+        return None
+
     def plan(self) -> Plan:
-        return ShapeFit(self).plan()
+        return PrivateShapes(self).plan() if self.way_out.bounded else ShapeFit(self).plan()
 
     def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
+        if self.way_out.bounded:
+            return PrivateShapes(self).converse(partners)
         return ShapeFit(self).converse()
 
     @property
     def percent_held_out(self) -> int | None:
-        from concilium.models.threshold import PERCENT_LEFT_OUT
-
         return PERCENT_LEFT_OUT if self.rule.tallied else None
 
     def find_objection(self, question: Statistic) -> str | None:
@@ -195,6 +214,10 @@ class ShapeModel(Method[ShapeBody]):
     def score_sheet(self) -> ScoreSheet:
         """The model as whole points to add up by hand; it says what AUC that loses. Prints as text."""
         return make_sheet(self.body, self.card.dictionary)
+
+    def to_json(self) -> str:
+        """The model for other software: every cell as plain conditions with its log odds (shapes/exports.py)."""
+        return to_json(self.body)
 
     def importances(self) -> dict[str, float]:
         """How much the risks of patients differ by each attribute; a pair counts half for each of its two."""

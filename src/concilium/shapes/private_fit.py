@@ -1,0 +1,433 @@
+"""How shapes are learned under `private`: noisy tables first, then noisy gradients where they are in doubt (10.6).
+
+*Protects:* every patient of every hospital, from the house and up to t colluding hospitals. *Cost:* the epsilon and
+delta of the study for all questions together. *Assumes:* attributes, values, classes and bins are public, or found at
+a planned price. All that lies between the questions follows from noisy numbers and the study, and is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import StudyError
+from concilium.models.private_start import plan_start, start, states_attributes, states_classes
+from concilium.models.threshold import decide
+from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.privacy.shares import is_too_small, widen_sensitivity
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.counts import AskCounts, split_counts
+from concilium.protocol.grid import are_days
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
+from concilium.protocol.schema import set_against_rest, state_values
+from concilium.protocol.sums import read_reals
+from concilium.records.columns import Value, label
+from concilium.shapes.body import ShapeBody
+from concilium.shapes.cells import Cells, Vector
+from concilium.shapes.evidence import Evidence, Matrix, weigh_priors
+from concilium.shapes.plain_fit import make_body
+from concilium.shapes.private_sums import PLACES, AskDirections, Direction
+
+if TYPE_CHECKING:
+    from concilium.shapes.shape_model import ShapeModel
+
+# Of the budget. Chosen on splits of eight data sets that no figure is told of (docs/shapes.md).
+TABLES, PRODUCTS, FIRST_GRADIENTS = Fraction(30, 100), Fraction(8, 100), Fraction(17, 100)
+FEW, MANY = 2, 4  # gradients: of the first share, and of the rest
+MOST_SHAPES = 40
+COVERED = 0.999  # of the variance of log odds, by the shapes that are kept
+WEIGHT = 0.9  # of p (1 - p): risks differ
+CAP, LEAD = 0.9, 0.3
+MOST_DIRECTIONS, FLATTEN, LEAST_DOUBT = 5, 0.2, 1e-4
+DRIFT = 0.8  # how far an older gradient may be from a new one, as shapes have moved
+# Beyond this noise in a correlation of two shapes its products are not worth their price.
+MOST_NOISE = 0.3
+LARGEST_STEP = 0.3
+
+
+@dataclass(frozen=True)
+class PrivateShapes:
+    """How a ShapeModel learns under `private`."""
+
+    model: ShapeModel
+
+    def check(self) -> None:
+        model = self.model
+        if model.epsilon is None:
+            raise StudyError("a private ShapeModel needs an 'epsilon', such as 1.0")
+        for name in ("monotone", "max_pairs"):
+            if getattr(model, name) != model.parameters()[name].kept_default:
+                raise StudyError(
+                    f"a private ShapeModel has no {name!r}: it has curves alone, and noise smooths them"
+                )
+        if is_too_small(min(self.prices)):
+            raise StudyError(f"an 'epsilon' of {model.epsilon} is too small for any question to be answered")
+        if states_classes(model):
+            _ = self.find_classes(model)
+        twice = sorted(model.values.keys() & model.bins.keys())
+        if twice:
+            raise StudyError(f"{twice[0]!r} has both 'values' and 'bins': a ShapeModel needs one of them")
+
+    @property
+    def prices(self) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+        """Of tables, of products, of each first gradient and of each later one."""
+        rho = self.model.rho_of_fit
+        rest = 1 - TABLES - PRODUCTS - FIRST_GRADIENTS
+        return rho * TABLES, rho * PRODUCTS, rho * FIRST_GRADIENTS / FEW, rho * rest / MANY
+
+    def plan(self) -> Plan:
+        model, (tables, products, first, later) = self.model, self.prices
+        known = f"{len(list_stated(model))} " if states_attributes(model) else ""
+        gradient = "noisy gradients along what is in doubt of the curves"
+        questions = [
+            PlannedQuestion("counts", tables, f"tables by class of all {known}attributes"),
+            PlannedQuestion("shapes.directions", products, "how curves overlap, unless noise would hide it"),
+            *[PlannedQuestion("shapes.directions", first, gradient)] * FEW,
+            *[PlannedQuestion("shapes.directions", later, gradient)] * MANY,
+        ]
+        return Plan("rho", (*plan_start(model), *questions))
+
+    @staticmethod
+    def find_classes(model: ShapeModel) -> list[Value]:
+        """What is not predicted and what is: two stated classes, or the positive one against all others."""
+        stated, positive = state_values(model.values.get(model.target, ())), model.positive
+        if positive is None:
+            if len(stated) != 2:
+                raise StudyError(
+                    f"a private ShapeModel needs 'positive', or the two classes: values = {{{model.target!r}: [...]}}"
+                )
+            return list(stated)
+        own = state_values([positive])[0]
+        labels = [label(value) for value in stated]
+        if labels and label(own) not in labels:
+            raise StudyError(f"'positive' is {label(own)}, but the stated classes are {', '.join(labels)}")
+        return [*set_against_rest(own, [value for value in stated if label(value) != label(own)])]
+
+    def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
+        stated, said_first = yield from start(self.model, partners)
+        classes = self.find_classes(stated)
+        positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
+        attributes = list_stated(stated)
+        if not attributes:
+            raise StudyError("a private ShapeModel has at least one attribute")
+        fit = _PrivateFit(stated, partners, positive)
+        body, patients = yield from fit.learn(attributes, classes, self.prices)
+        decided, said = decide(self.model.threshold, classes[1], body.mean)
+        warnings = [
+            self.model.say_price(),
+            f"by the noisy tables there are about {patients:.0f} patients, {patients * body.mean:.0f} of them "
+            f"{self.model.target} = {label(positive)}",
+            *said_first,
+        ]
+        return Learned(msgspec.structs.replace(body, decided=decided), warnings=warnings, decision=said)
+
+
+def list_stated(model: ShapeModel) -> list[Attribute]:
+    """The attributes of a private study, by name."""
+    chosen = {*model.values, *model.bins} if model.attributes is None else set(model.attributes)
+    found = []
+    for name in sorted(chosen - {model.target}):
+        if name in model.bins:
+            edges = tuple(model.bins[name])
+            found.append(Attribute(name, edges, date=are_days(edges)))
+        elif name in model.values:
+            found.append(Attribute(name, (), state_values(model.values[name])))
+    return found
+
+
+@dataclass
+class _Shape:
+    """One attribute as noisy answers tell it: shares of patients, weights, prior and heights of its codes."""
+
+    place: int
+    shares: Vector
+    weights: Vector
+    prior: Matrix
+    heights: Vector
+    own: slice = field(default_factory=lambda: slice(0, 0))
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(max(float(self.shares @ (self.heights - self.shares @ self.heights) ** 2), 0.0))
+
+
+@dataclass
+class _PrivateFit:
+    model: ShapeModel
+    partners: Partners
+    positive: Value
+
+    def learn(
+        self, attributes: list[Attribute], classes: list[Value], prices: tuple[Fraction, ...]
+    ) -> Conversation[tuple[ShapeBody, float]]:
+        tables, noise = yield from self._ask_tables(attributes, prices[0])
+        patients, rate = count_patients(tables)
+        weight = rate * (1 - rate) * WEIGHT
+        evidence = [
+            Evidence.of_table(table, patients, rate, weight, noise, attribute)
+            for table, attribute in zip(tables, attributes, strict=True)
+        ]
+        found = weigh_priors(evidence)
+        shapes = [
+            _Shape(place, one.shares, one.weights, prior, heights)
+            for place, (one, (prior, heights)) in enumerate(zip(evidence, found, strict=True))
+        ]
+        kept = _keep(shapes, min(MOST_SHAPES, self.model.max_terms))
+        end = 0
+        for shape in kept:
+            shape.own = slice(end, end + len(shape.shares))
+            end += len(shape.shares)
+        among = [attributes[shape.place] for shape in kept]
+        overlap = yield from self._ask_products(kept, among, patients, prices[1])
+        own = [evidence[shape.place] for shape in kept]
+        state = _State(kept, patients * weight, overlap)
+        state.add_tables(
+            np.concatenate([one.target for one in own]),
+            noise * ((1 - rate) ** 2 + rate**2),
+        )
+        directions = _find_directions(kept, own)
+        state.move_to(np.zeros(end))
+        odds, error = math.log(rate / (1 - rate)), 0.0
+        for price in [prices[2]] * FEW + [prices[3]] * MANY:
+            gradient, lead, variance = yield from self._ask_gradient(among, directions, odds, state, price)
+            spread = variance / LEAD**2
+            step = min(max(lead / state.scale, -LARGEST_STEP), LARGEST_STEP)
+            odds += step * state.scale**2 / (state.scale**2 + 10 * spread)
+            error = spread / state.scale**2 + 1 / state.scale
+            state.add_gradient(directions, gradient, variance)
+            state.weigh_again(own)
+        body = self._tell(among, classes, state, odds, error, rate)
+        return body, patients
+
+    def _ask_tables(
+        self, attributes: list[Attribute], price: Fraction
+    ) -> Conversation[tuple[list[Matrix], float]]:
+        variance = self.partners.variance(price, len(attributes))
+        counts = yield AskCounts(
+            query=self.model.query,
+            target=self.model.target,
+            attributes=tuple(attributes),
+            classes=Attribute(self.model.target, (), (self.positive,), missing=False),
+            totals=False,
+            noise=Gaussian(str(variance)),
+        )
+        tables = [table[:, ::-1].astype(np.float64) for table in split_counts(attributes, counts).values()]
+        return tables, float(variance) * float(self.partners.noise_factor)
+
+    def _ask_products(
+        self, kept: list[_Shape], among: list[Attribute], patients: float, price: Fraction
+    ) -> Conversation[Matrix]:
+        """The correlations of shapes over patients; none where noise would hide them."""
+        size = len(kept)
+        cap = round(1.1 * math.sqrt(size), 6)
+        widened = widen_sensitivity(Fraction(cap) ** 4, size * (size + 1) // 2, PLACES)
+        variance = self.partners.variance(price, widened)
+        noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES / 2 / patients**2
+        if size < 2 or noise > MOST_NOISE**2:
+            return np.eye(size)
+        total = yield AskDirections(
+            query=self.model.query,
+            target=self.model.target,
+            attributes=tuple(among),
+            positive=self.positive,
+            directions=tuple(Direction(at, tuple(_unit(one).tolist())) for at, one in enumerate(kept)),
+            cap=cap,
+            products=True,
+            noise=Gaussian(str(variance)),
+        )
+        upper = read_reals(total, PLACES) / patients
+        overlap = np.zeros((size, size))
+        overlap[np.triu_indices(size)] = upper
+        apart = overlap[np.triu_indices(size, 1)] / math.sqrt(2)
+        # Shrunk by what is known of the noise, then made a matrix of correlations again.
+        signal = max(float((apart**2).mean()) - noise, 0.0)
+        overlap = np.eye(size)
+        overlap[np.triu_indices(size, 1)] = apart * signal / (signal + noise)
+        overlap = np.triu(overlap, 1) + np.triu(overlap, 1).T + np.eye(size)
+        values, vectors = np.linalg.eigh(overlap)
+        overlap = (vectors * np.maximum(values, 0.15)) @ vectors.T
+        scale = np.sqrt(np.diag(overlap))
+        return np.asarray(overlap / np.outer(scale, scale))
+
+    def _ask_gradient(
+        self, among: list[Attribute], directions: list[Direction], odds: float, state: _State, price: Fraction
+    ) -> Conversation[tuple[Vector, float, float]]:
+        """Residuals along the directions and their sum, with the variance of the noise of each number."""
+        widened = widen_sensitivity(Fraction(CAP) ** 2 + Fraction(LEAD) ** 2, len(directions) + 1, PLACES)
+        variance = self.partners.variance(price, widened)
+        total = yield AskDirections(
+            query=self.model.query,
+            target=self.model.target,
+            attributes=tuple(among),
+            positive=self.positive,
+            directions=tuple(directions),
+            cap=CAP,
+            lead=LEAD,
+            intercept=odds,
+            shapes=tuple(tuple(state.beta[one.own].tolist()) for one in state.shapes),
+            noise=Gaussian(str(variance)),
+        )
+        reals = read_reals(total, PLACES)
+        noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES
+        return reals[1:], float(reals[0]) / LEAD, noise
+
+    def _tell(
+        self,
+        among: list[Attribute],
+        classes: list[Value],
+        state: _State,
+        odds: float,
+        error: float,
+        rate: float,
+    ) -> ShapeBody:
+        terms = tuple(Cells((place,)) for place in range(len(among)))
+        width = 1 + len(state.beta)
+        covariance = np.zeros((width, width))
+        covariance[0, 0], covariance[1:, 1:] = error, state.find_covariance()
+        counts = np.array([1.0, *np.concatenate([shape.shares for shape in state.shapes])])
+        body = make_body(
+            self.model, tuple(among), terms, np.array([odds, *state.beta]), covariance, counts, classes
+        )
+        return msgspec.structs.replace(body, mean=rate)
+
+
+def count_patients(tables: Sequence[Matrix]) -> tuple[float, float]:
+    """About how many patients there are, and the share with the outcome: each is once in every table."""
+    weights = np.array([1 / table.size for table in tables])
+    sums = np.array([table.sum(axis=0) for table in tables])
+    negative, positive = np.maximum(weights @ sums / weights.sum(), 5.0).tolist()
+    return negative + positive, positive / (negative + positive)
+
+
+def _keep(shapes: list[_Shape], most: int) -> list[_Shape]:
+    """The shapes that make up nearly all of the variance of log odds, in the order of their attributes."""
+    order = sorted(shapes, key=lambda shape: (-shape.deviation, shape.place))
+    reached = np.cumsum([shape.deviation**2 for shape in order])
+    count = int(np.searchsorted(reached, COVERED * reached[-1])) + 1
+    return sorted(order[: min(max(count, 4), most)], key=lambda shape: shape.place)
+
+
+def _unit(shape: _Shape) -> Vector:
+    """The shape with mean zero and variance one over patients."""
+    unit: Vector = (shape.heights - shape.shares @ shape.heights) / max(shape.deviation, 1e-3)
+    return unit
+
+
+def _find_directions(kept: list[_Shape], evidence: list[Evidence]) -> list[Direction]:
+    """What is still in doubt of each shape, as directions over its codes, longer where more is in doubt."""
+    found: list[tuple[float, int, Vector]] = []
+    for place, (shape, one) in enumerate(zip(kept, evidence, strict=True)):
+        centred = shape.heights - shape.shares @ shape.heights
+        doubt = one.find_posterior(shape.prior) + np.outer(centred, centred)
+        root = np.sqrt(shape.shares)
+        values, vectors = np.linalg.eigh(root[:, None] * doubt * root)
+        for at in np.argsort(-values)[:MOST_DIRECTIONS].tolist():
+            if values[at] > 1e-5:
+                heights = np.clip(vectors[:, at] / np.maximum(root, 0.03), -3, 3)
+                found.append((float(values[at]), place, heights))
+    if not found:
+        found = [(1.0, place, np.ones(len(shape.shares))) for place, shape in enumerate(kept[:1])]
+    largest = max(value for value, _, _ in found)
+    found = [one for one in found if one[0] > LEAST_DOUBT * largest]
+    total = math.sqrt(sum(value ** (2 * FLATTEN) for value, _, _ in found))
+    return [
+        Direction(place, tuple((heights * value**FLATTEN / total).tolist()))
+        for value, place, heights in found
+    ]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A noisy answer about H b along a basis: its variance, how far each direction reaches, the shape that each is of,
+    and where the shapes were."""
+
+    basis: Matrix
+    target: Vector
+    variance: float
+    reach: Vector
+    owner: NDArray[np.intp]
+    then: Vector
+
+
+class _State:
+    """Where the fit stands: all answers so far, combined by their known variances."""
+
+    def __init__(self, shapes: list[_Shape], scale: float, overlap: Matrix) -> None:
+        self.shapes, self.scale = shapes, scale
+        self.weights = np.concatenate([shape.weights for shape in shapes])
+        self.shares = np.concatenate([shape.shares for shape in shapes])
+        self.owner = np.repeat(np.arange(len(shapes)), [len(shape.shares) for shape in shapes])
+        size = len(self.weights)
+        self.prior, self.hessian = np.zeros((size, size)), np.zeros((size, size))
+        units = np.concatenate([_unit(shape) for shape in shapes]) * self.weights
+        self.hessian = overlap[np.ix_(self.owner, self.owner)] * np.outer(units, units) / scale
+        for shape in shapes:
+            self.prior[shape.own, shape.own] = shape.prior + 1e-8 * np.eye(len(shape.shares))
+            self.hessian[shape.own, shape.own] = np.diag(shape.weights)
+        self.beta = np.zeros(size)
+        self._answers: list[_Answer] = []
+
+    def add_tables(self, target: Vector, variance: float) -> None:
+        basis = np.eye(len(self.beta))
+        then = np.zeros(len(self.beta))
+        self._answers.append(_Answer(basis, target, variance, self.weights, self.owner, then))
+
+    def add_gradient(self, directions: list[Direction], gradient: Vector, variance: float) -> None:
+        basis = np.zeros((len(self.beta), len(directions)))
+        reach = np.zeros(len(directions))
+        for place, one in enumerate(directions):
+            shape = self.shapes[one.attribute]
+            basis[shape.own, place] = one.heights
+            reach[place] = self.scale * math.sqrt(float(shape.shares @ np.array(one.heights) ** 2))
+        target = basis.T @ (self.hessian @ self.beta) + gradient
+        owner = np.array([one.attribute for one in directions])
+        self._answers.append(_Answer(basis, target, variance, reach, owner, self.beta))
+        self.move_to(self.beta)
+
+    def move_to(self, at: Vector) -> None:
+        """Solve for the shapes; how far answers are out of date follows from how far the shapes have moved."""
+        for _ in range(3 if len(self._answers) > 1 else 1):
+            spread, target = self._combine(at)
+            middle = self.hessian @ self.prior @ self.hessian.T + self.hessian + spread
+            beta = self.prior @ self.hessian.T @ np.linalg.solve((middle + middle.T) / 2, target)
+            at = np.concatenate([beta[one.own] - one.shares @ beta[one.own] for one in self.shapes])
+        self.beta = at
+
+    def weigh_again(self, evidence: Sequence[Evidence]) -> None:
+        """Choose the priors anew, by all answers: of each shape what the others leave to it."""
+        spread, target = self._combine(self.beta)
+        left = target - self.hessian @ self.beta + self.weights * self.beta
+        anew = [
+            replace(one, target=left[shape.own], noise=spread[shape.own, shape.own])
+            for one, shape in zip(evidence, self.shapes, strict=True)
+        ]
+        for shape, (prior, _) in zip(self.shapes, weigh_priors(anew), strict=True):
+            self.prior[shape.own, shape.own] = prior + 1e-8 * np.eye(len(shape.shares))
+        self.move_to(self.beta)
+
+    def find_covariance(self) -> Matrix:
+        """Of the posterior: what patients and noise leave in doubt."""
+        spread, _ = self._combine(self.beta)
+        middle = self.hessian @ self.prior @ self.hessian.T + self.hessian + spread
+        gain = self.prior @ self.hessian.T
+        found = self.prior - gain @ np.linalg.solve((middle + middle.T) / 2, gain.T)
+        return np.asarray((found + found.T) / 2)
+
+    def _combine(self, at: Vector) -> tuple[Matrix, Vector]:
+        """The covariance of the noise in H b, and its best estimate, of all answers together."""
+        precision = np.zeros_like(self.prior)
+        pull = np.zeros(len(self.beta))
+        for one in self._answers:
+            moved = np.bincount(self.owner, self.shares * (one.then - at) ** 2, len(self.shapes))
+            noise = one.variance + (DRIFT * one.reach) ** 2 * (0.5 * moved[one.owner] + 0.5 * moved.mean())
+            precision += (one.basis / noise) @ one.basis.T
+            pull += one.basis @ (one.target / noise)
+        spread = np.linalg.inv(precision)
+        return (spread + spread.T) / 2, spread @ pull

@@ -1,0 +1,142 @@
+"""A private `ShapeModel`: what one patient can change, what noise leaves, and bands that say so."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import StudyError
+from concilium.policy.policy import Policy
+from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
+from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import View
+from concilium.protocol.questions import Gaussian
+from concilium.shapes.private_sums import PLACES, AskDirections, Direction
+from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house, true_odds
+
+AGES = [float(edge) for edge in range(25, 90, 5)]
+STATED = {
+    "bins": {"age": AGES, "lab": [-1.0, -0.5, 0.0, 0.5, 1.0], "noise": [-1.0, 0.0, 1.0]},
+    "values": {"ward": ["a", "b", "c"], "y": ["no", "yes"]},
+}
+ATTRIBUTES = (Attribute("age", (40.0, 60.0)), Attribute("ward", (), ("a", "b", "c")))
+
+
+def fit(columns, epsilon, **options):
+    said = {"positive": "yes", "release": "private", "epsilon": epsilon, **STATED, **options}
+    return cc.ShapeModel("y", **said).fit(open_house(columns, 4))
+
+
+def answer(question, rows):
+    """What a site computes for these patients, before noise, as whole numbers."""
+    schema = {"age": "number", "ward": "code", "y": "code"}
+    patients = cc.Records.from_rows([*rows, {"age": 1.0, "ward": "a", "y": "no"}], schema=schema)
+    view = View(patients.take(np.arange(len(rows))), Policy()).each_by_itself
+    return question.compute(view.select("", "y").telling_all()).astype(float)
+
+
+NUMBERS = st.floats(-50, 50)
+PATIENT = st.fixed_dictionaries(
+    {
+        "age": st.one_of(st.none(), st.floats(0, 100)),
+        "ward": st.sampled_from(["a", "b", "c", "x", None]),
+        "y": st.sampled_from(["no", "yes", "other"]),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(PATIENT, min_size=1, max_size=4),
+    heights=st.lists(
+        st.tuples(st.integers(0, 1), st.lists(NUMBERS, min_size=5, max_size=5)), min_size=1, max_size=6
+    ),
+    cap=st.floats(0.01, 9),
+    products=st.booleans(),
+    intercept=NUMBERS,
+)
+def test_no_patient_moves_an_answer_by_more_than_its_sensitivity(rows, heights, cap, products, intercept):
+    sizes = [one.size for one in ATTRIBUTES]
+    question = AskDirections(
+        query="",
+        target="y",
+        attributes=ATTRIBUTES,
+        positive="yes",
+        directions=tuple(Direction(at, tuple(listed[: sizes[at]])) for at, listed in heights),
+        cap=cap,
+        lead=0.3,
+        intercept=intercept,
+        shapes=tuple(tuple(heights[0][1][:size]) for size in sizes),
+        products=products,
+        noise=Gaussian("9"),
+    )
+    moved = answer(question, rows) - answer(question, rows[1:])
+    assert float(moved @ moved) <= float(question.sensitivity.squared)
+    # And it is the stated sum: a row cut to the cap, times the residual.
+    row = rows[0]
+    codes = [0 if row["age"] is None else 1 + (row["age"] >= 40) + (row["age"] >= 60)]
+    codes.append({"a": 1, "b": 2, "c": 3, None: 0}.get(row["ward"], 4))
+    along = np.array([listed[codes[at]] for at, listed in heights])
+    length = np.linalg.norm(along)
+    along = along * min(1.0, cap / length) if length else along
+    odds = intercept + sum(heights[0][1][code] for code in codes)
+    residual = (row["y"] == "yes") - 0.5 * (1 + np.tanh(odds / 2))
+    upper = np.outer(along, along)[np.triu_indices(len(along))]
+    twice = np.where(np.eye(len(along), dtype=bool), 1, np.sqrt(2))[np.triu_indices(len(along))]
+    expected = upper * twice if products else residual * np.array([0.3, *along])
+    np.testing.assert_allclose(moved, expected * 2**PLACES, atol=1.01)
+
+
+def test_without_noise_it_finds_the_curves(monkeypatch):
+    monkeypatch.setenv(SWITCH, SWITCHED_ON)
+    columns = draw_patients(4000, 1)
+    with zero_noise():
+        model = fit(columns, 3)
+    fresh = draw_patients(3000, 2)
+    found = model.decide(cc.Records.from_rows(list_rows(fresh), schema=SCHEMA))
+    assert np.corrcoef(found, fresh["odds"])[0, 1] > 0.97
+    assert np.polyfit(found, fresh["odds"], 1)[0] == pytest.approx(1, abs=0.15)
+    assert model.body.patients is None
+    assert "was not measured" in model.text()
+
+
+def test_bands_include_the_noise():
+    """The curve of age against its mean, in all bins of six draws of patients and noise."""
+    held = total = 0
+    widths = {}
+    for epsilon, seeds in ((0.5, range(6)), (8, range(2))):
+        for seed in seeds:
+            columns = draw_patients(3000, 100 + seed)
+            model = fit(columns, epsilon)
+            term = model.body.terms[model.body.names.index("age")]
+            grid = np.linspace(20, 90, 7001)[:-1]
+            truth = true_odds(grid, np.zeros(len(grid)), np.ones(len(grid), dtype=int))
+            means = [truth[(grid >= a) & (grid < b)].mean() for a, b in itertools.pairwise([20, *AGES, 90])]
+            off = np.array(term.values[1:]) - (np.array(means) - truth.mean())
+            widths.setdefault(epsilon, []).append(np.mean(term.errors[1:]))
+            if epsilon < 1:
+                held += int((np.abs(off) <= 1.96 * np.array(term.errors[1:])).sum())
+                total += len(off)
+    assert held / total > 0.8
+    assert np.mean(widths[0.5]) > 1.12 * np.mean(widths[8])
+
+
+def test_what_a_private_one_does_not_have_is_said():
+    said = {"positive": "yes", "release": "private", **STATED}
+    with pytest.raises(StudyError, match="needs an 'epsilon'"):
+        cc.ShapeModel("y", **said)
+    for extra in ({"monotone": {"age": "rising"}}, {"max_pairs": 3}):
+        with pytest.raises(StudyError, match="a private ShapeModel has no"):
+            cc.ShapeModel("y", epsilon=1, **said, **extra)
+    with pytest.raises(StudyError, match="cannot decide by 'youden'"):
+        cc.ShapeModel("y", epsilon=1, threshold="youden", **said)
+    with pytest.raises(StudyError, match="'positive' is maybe, but the stated classes are no, yes"):
+        cc.ShapeModel("y", epsilon=1, **{**said, "positive": "maybe"})
+    model = cc.ShapeModel("y", epsilon=1, **said)
+    assert model.plan().total <= model.rho
+    assert len([one for one in model.plan().questions if one.kind == "shapes.directions"]) == 7
