@@ -163,7 +163,7 @@ WRONG_KEYS = [
         'method = "tree"',
         'method = "tre"',
         "[study] there is no method 'tre'; did you mean 'tree'? "
-        "(available: tree, voting-trees, rulefit, naive-bayes, discovery, experts, consultation, cox, describe, "
+        "(available: tree, voting-trees, rulefit, shapes, naive-bayes, discovery, experts, consultation, cox, describe, "
         "regression, survival-curve)",
     ),
 ]
