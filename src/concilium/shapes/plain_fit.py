@@ -92,7 +92,7 @@ class ShapeFit:
             PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
             PlannedQuestion("counts", None, "histograms of numbers, for cutoffs"),
             PlannedQuestion(
-                "shapes.sums", None, "about ten times: residuals and weights in the cells of shapes"
+                "shapes.sums", None, "about twenty times: residuals and weights in the cells of shapes"
             ),
         ]
         if model.rule.tallied:
