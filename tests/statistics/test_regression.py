@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import optimize
@@ -55,6 +56,14 @@ def test_it_is_the_pooled_regression(family):
     np.testing.assert_allclose(errors(model, "inflation", 1), inflation, rtol=1e-8)
 
 
+def test_a_number_with_one_fraction_at_one_hospital_is_a_number():
+    frame = PATIENTS.assign(pressure=PATIENTS.pressure.round())
+    assert frame.groupby("hospital").pressure.nunique().max() <= 256  # few enough to be listed as values
+    frame.loc[frame.index[0], "pressure"] += 0.5
+    pooled = sm.GLM(FAMILIES["binomial"][1], design(frame), family=sm.families.Binomial()).fit(tol=1e-14)
+    np.testing.assert_allclose(fit("binomial", frame).coef_, pooled.params[1:], rtol=1e-8)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_intercepts_of_hospitals_are_indicators_in_the_pooled_regression(family):
     _, y, of = FAMILIES[family]
@@ -64,6 +73,30 @@ def test_intercepts_of_hospitals_are_indicators_in_the_pooled_regression(family)
     np.testing.assert_allclose(errors(model, "error", 1), pooled.bse[3:], rtol=1e-7)
     weights = PATIENTS.hospital.value_counts().sort_index() / len(PATIENTS)
     assert model.intercept_ == pytest.approx(float(pooled.params[:3] @ weights.values), rel=1e-8)
+
+
+def test_an_interval_holds_the_risk_at_most_hospitals_where_intercepts_are_their_own():
+    """Nobody knows the intercept of a patient's hospital: the risk may be that of any."""
+    draw = np.random.default_rng(8)
+    own = draw.normal(-0.5, 0.5, 60)
+    tables = {}
+    for place, intercept in enumerate(own):
+        age = draw.normal(60, 10, 400).round()
+        risk = 1 / (1 + np.exp(-(intercept + 0.05 * (age - 60))))
+        tables[f"h{place:02}"] = pd.DataFrame(
+            {"age": age, "death": np.where(draw.random(400) < risk, "yes", "no")}
+        )
+    model = cc.Regression("death", positive="yes", intercepts="hospital").fit(tables)
+    for patient, age in (({}, 60), ({"age": 75}, 75)):
+        said = model.explain(patient)
+        low, high = said.interval  # of the class that is predicted
+        risks = 1 / (1 + np.exp(-(own + 0.05 * (age - 60))))
+        risks = risks if said.prediction == "yes" else 1 - risks
+        assert 0.88 <= np.mean((low <= risks) & (risks <= high)) <= 1.0
+        assert high - low < 0.6
+    assert model.body.deviations == pytest.approx([10], rel=0.05)
+    assert "age = 150 is far from what patients of the model had" in str(model.explain({"age": 150}))
+    assert "far from" not in str(model.explain({"age": 85}))
 
 
 def test_a_hospital_without_events_adds_nothing_where_intercepts_are_its_own():

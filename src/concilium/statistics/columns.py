@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError, StudyError
 from concilium.protocol.attributes import Attribute, Source, present, recode, unite
 from concilium.protocol.cohort import Cohort, View
-from concilium.protocol.schema import AskSchema, SchemaSeen, find_numbers, state_values
+from concilium.protocol.schema import AskSchema, SchemaSeen, find_numbers, say_lacking, state_values
 from concilium.records.columns import Value, label
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def find_terms(
     for name in sorted(dates & set(numbers)):
         left_out[name] = "a date; take a number of days instead"
     united, lacking = unite({site: schema.attributes for site, schema in schemas.items()})
-    left_out |= {name: f"not known at {site}, or withheld there" for name, site in lacking.items()}
+    left_out |= {name: say_lacking(site) for name, site in lacking.items() if name not in numbers}
     categories: dict[str, tuple[Value, ...]] = {}
     for name, seen in united.items():
         values = present(seen.values)

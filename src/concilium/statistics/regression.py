@@ -465,14 +465,20 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy)
 
     def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:
-        """Of the expected outcome of a patient with these columns: 0 to 1 where there is no covariance."""
-        covariance = self.covariance_
+        """Of the expected outcome of a patient with these columns: 0 to 1 where there is no covariance. Where each
+        hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are."""
+        covariance, body = self.covariance_, self.body
         if not covariance.size:
             return 0.0, 1.0
         first = len(covariance) - len(centred)
-        at = np.concatenate([np.ones(first), centred + np.array(self.body.means) * first])
-        error = math.sqrt(max(float(at @ covariance @ at), 0.0))
-        reach = normal_quantile(LEVEL) * error
+        at = np.concatenate([np.ones(first), centred + np.array(body.means) * first])
+        variance = max(float(at @ covariance @ at), 0.0)
+        if body.spread_of_intercepts is not None:
+            of_mean = float(self._family.weight(self._family.mean(np.array([self._base])))[0])
+            variance += body.spread_of_intercepts**2 + (body.dispersion or 1.0) / (
+                of_mean * (body.patients or 1)
+            )
+        reach = normal_quantile(LEVEL) * math.sqrt(variance)
         low, high = self._family.mean(np.array([predictor - reach, predictor + reach])).tolist()
         return low, high
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.statistics.columns import RegressionTerms, find_dependent, pack_triangle
-from concilium.statistics.families import Vector
+from concilium.statistics.families import FAMILIES, Vector
 from concilium.statistics.regression_sums import (
     MOST_PLACES,
     AskRegression,
@@ -114,9 +114,10 @@ class PlainNewton:
                 "no patient is left: everybody lacks a value of some attribute; name fewer 'attributes', or look at "
                 'what is missing (method = "describe")'
             )
-        # At zero every patient has the same weight.
-        weight = {"binomial": 0.25}.get(self.family, 1.0)
-        gram = start.information / (weight if not self.own_intercepts else 1.0)
+        # At zero every patient has the same weight; where intercepts are their own, that of the average outcome, about.
+        family = FAMILIES[self.family]
+        mean = start.outcomes / start.patients if self.own_intercepts else family.mean(np.zeros(1))[0]
+        gram = start.information / (float(family.weight(np.array(mean))) or 1.0)
         dependent = [place - self.first for place in find_dependent(gram) if place >= self.first]
         kept = [place for place in range(len(terms.columns)) if place not in dependent]
         if not kept and terms.columns:

@@ -48,6 +48,8 @@ NOT_PRIVATE = (
     "scores and information are exact: masks hide which hospital a sum comes from, not which patient"
 )
 
+# A number so many standard deviations from the mean is one that hardly any patient of the model had.
+FAR = 5.0
 MANY_LOST = 0.1
 
 
@@ -195,7 +197,20 @@ class TermModel(Method[B]):
             if moved[places].any()
         ]
         reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
-        return row, centred, reasons, (*_say_silent(groups, centred, row), *self._say_incomplete())
+        notes = (*_say_silent(groups, centred, row), *self._say_far(centred, row), *self._say_incomplete())
+        return row, centred, reasons, notes
+
+    def _say_far(self, centred: Vector, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell."""
+        body = self.body
+        rows = zip(body.terms.names, centred, body.means, body.deviations, strict=True)
+        far = [
+            f"{name} = {label(row[name])} is far from what patients of the model had (mean {say_number(mean)}, "
+            f"standard deviation {say_number(deviation)}). The answer extrapolates."
+            for name, value, mean, deviation in rows
+            if row.get(name) is not None and abs(value) > FAR * deviation
+        ]
+        return tuple(far)
 
     def _say_incomplete(self) -> tuple[str, ...]:
         """Of how many patients the model knows nothing, because they lack a value; nothing where they are few."""
