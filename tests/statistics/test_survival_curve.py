@@ -50,6 +50,15 @@ def test_curves_are_those_of_the_pooled_patients_at_every_event(release):
     assert model.body.test.p == pytest.approx(test.p_value, rel=1e-6)
 
 
+def test_a_group_without_a_curve_is_answered_about_all_patients_and_said_to_be():
+    model = fit(by="ward", at=365.0)
+    whole = model.explain({})
+    unknown = model.explain({"ward": "z"})
+    assert unknown.interval == whole.interval
+    assert "There is no curve for ward = z: the answer is about all patients." in unknown.sentences
+    assert not model.explain({"ward": "a"}).notes
+
+
 def test_competing_events_take_patients_away():
     frame = PATIENTS.copy()
     frame["event"] = np.where(frame.event == "yes", np.where(frame.age > 60, "yes", "moved"), "no")

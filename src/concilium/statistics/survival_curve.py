@@ -408,6 +408,10 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             f"{body.target} = {label(body.classes[best])} ({label(body.classes[1])} by {body.time} {body.horizon:g}: "
             f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
         )
+        notes = []
+        if curve.group == EVERYONE and self.attributes_ and patient.get(self.attributes_[0]) is not None:
+            entered = f"{self.attributes_[0]} = {label(patient[self.attributes_[0]])}"
+            notes.append(f"There is no curve for {entered}: the answer is about all patients.")
         told = told if best else (1 - told[1], 1 - told[0])
         base = self._read_at(body.curves[0], body.horizon)[0]
         return Explanation(
@@ -415,9 +419,10 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             body.classes[best],
             chances[best],
             (),
-            (first,),
+            (first, *notes),
             base if best else 1 - base,
             patients=round(curve.patients),
+            notes=tuple(notes),
             chances=chances,
             interval=told,
         )
