@@ -163,8 +163,8 @@ WRONG_KEYS = [
         'method = "tree"',
         'method = "tre"',
         "[study] there is no method 'tre'; did you mean 'tree'? "
-        "(available: tree, voting-trees, rulefit, shapes, naive-bayes, discovery, experts, consultation, cox, describe, "
-        "regression, survival-curve)",
+        "(available: tree, voting-trees, rulefit, shapes, naive-bayes, discovery, experts, consultation, cox, "
+        "describe, regression, survival-curve)",
     ),
 ]
 
