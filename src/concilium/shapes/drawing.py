@@ -51,7 +51,7 @@ def draw_patient(
         picture = draw_term(body, term, dictionary, outcome, cell, patient)
         moved = say_odds(read_odds(term.values[cell]))
         parts.append(
-            f'<text x="8" y="{top + 12:g}" font-weight="600">{element_text(body.name(term))}: odds x {moved}</text>'
+            f'<text x="8" y="{top + 12:g}" font-weight="600">{element_text(body.name(term))}: odds ratio {moved}</text>'
         )
         height = float(picture.split('height="', 1)[1].split('"', 1)[0])
         parts.append(f'<g transform="translate(0 {top + 18:g})">{picture}</g>')

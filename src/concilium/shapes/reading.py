@@ -300,13 +300,13 @@ def _say_place(
 
 def _say_reasons(reasons: list[Reason]) -> list[str]:
     lines = [
-        f"- {reason.condition}: odds x {say_odds(read_odds(reason.moved or 0.0))} against the mean patient"
+        f"- {reason.condition}: odds ratio {say_odds(read_odds(reason.moved or 0.0))} against the mean patient"
         for reason in reasons[:REASONS_SHOWN]
     ]
     rest = reasons[REASONS_SHOWN:]
     if rest:
         together = read_odds(sum(reason.moved or 0.0 for reason in rest))
-        lines.append(f"- {len(rest)} more, each of which says less: odds x {say_odds(together)} together")
+        lines.append(f"- {len(rest)} more, each of which says less: odds ratio {say_odds(together)} together")
     return lines
 
 
