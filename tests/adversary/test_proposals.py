@@ -34,6 +34,8 @@ VALID: dict[tuple[str, str], dict[str, Any]] = {
     ("rulefit", "exact"): {"positive": "y", **BINS},
     ("rulefit", "masked"): {"positive": "y", **BINS},
     ("rulefit", "private"): {**STATED},
+    ("shapes", "exact"): {"positive": "y"},
+    ("shapes", "private"): {**STATED, "positive": "y"},
     ("naive-bayes", "private"): {**STATED},
     ("consultation", "private"): {**STATED},
     ("discovery", "private"): {"outcome": "y", **BINS},

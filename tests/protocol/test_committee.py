@@ -25,6 +25,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "voting-trees": {"positive": "y", "delta": 0.002},
     "rulefit": {"positive": "y", "bins": {"age": [20, 40, 60]}},
     "consultation": {"grid": ["age"], "bins": {"age": [40, 60]}, "requesters": ["weiss"]},
+    "shapes": {"positive": "y"},
     "naive-bayes": {},
     "discovery": {"outcome": "y", "bins": {"age": [20, 40, 60]}},
     "experts": {"bins": {"age": [20, 40, 60]}},
