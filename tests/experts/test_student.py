@@ -44,9 +44,12 @@ def test_features_are_what_can_be_read_off_a_window():
     for patient in range(len(laid)):
         first, last = laid.starts[patient], laid.starts[patient + 1]
         for cell in range(first, last):
-            window = laid.values[max(first, cell - task.steps + 1) : cell + 1] * 2 * half + middle
+            rows = slice(max(first, cell - task.steps + 1), cell + 1)
+            seen = np.where(laid.known[rows], laid.values[rows] * 2 * half + middle, np.nan)
+            seen[:, np.isnan(seen).all(axis=0)] = middle[np.isnan(seen).all(axis=0)]
+            latest = laid.values[cell] * 2 * half + middle
             expected = np.concatenate(
-                [window[-1], window.mean(axis=0), window.max(axis=0), window.min(axis=0)]
+                [latest, np.nanmean(seen, axis=0), np.nanmax(seen, axis=0), np.nanmin(seen, axis=0)]
             )
             np.testing.assert_allclose(features[cell], expected, rtol=1e-5)
 
@@ -73,6 +76,19 @@ def test_a_value_at_a_cutoff_is_not_below_it():
     stay = cc.Series({"HR": np.full((4, 1), 80.0), "Temp": np.full((4, 1), 37.1)})
     features = _in_units(find_features(lay_out(stay, task, labelled=False)), task)
     assert (features == np.tile([80.0, 37.1], 4)).all()
+
+
+def test_features_are_of_what_was_measured():
+    """Hours before the first measurement say nothing: a heart rate of 110 and 120 was never 90, the middle."""
+    nan = np.nan
+    stay = cc.Series({"HR": np.array([[nan, nan, 110.0, 120.0]]).T, "Temp": np.full((4, 1), nan)})
+    task = make_task()
+    laid = lay_out(stay, task, labelled=False)
+    last = dict(zip(_name_features(task), _in_units(find_features(laid), task)[-1], strict=True))
+    assert last["HR latest"] == 120
+    assert [last[f"HR {one} in the latest 12h"] for one in ("mean", "highest", "lowest")] == [115, 120, 110]
+    middle = sum(RANGES["Temp"]) / 2
+    assert {value for name, value in last.items() if name.startswith("Temp")} == {middle}
 
 
 def test_smoothing_finds_what_noise_hides_and_says_nothing_of_noise_alone():

@@ -8,6 +8,7 @@ docs/methods.md, section 8.5.
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Mapping
@@ -213,29 +214,42 @@ def _name_features(task: ExpertTask) -> dict[str, str]:
     }
 
 
+def _find_known(laid: LaidOut) -> NDArray[np.bool_]:
+    """[cell, variable]: whether it was measured, or carried forward from when it was."""
+    return np.ones(laid.values.shape, dtype=np.bool_) if laid.known is None else laid.known
+
+
 def _find_measured(laid: LaidOut) -> NDArray[np.bool_]:
     """[cell, feature]: whether the variable was known at any step of the window that ends there, or (latest) now."""
-    known = np.ones(laid.values.shape, dtype=np.bool_) if laid.known is None else laid.known
+    known = _find_known(laid)
     ever = np.empty_like(known)
-    for first, last in zip(laid.starts[:-1].tolist(), laid.starts[1:].tolist(), strict=True):
-        seen = np.cumsum(known[first:last].astype(np.int64), axis=0)
-        seen[laid.task.steps :] -= seen[: -laid.task.steps].copy()
-        ever[first:last] = seen > 0
+    for first, last in itertools.pairwise(laid.starts.tolist()):
+        ever[first:last] = _sum_windows(known[first:last].astype(np.int64), laid.task.steps) > 0
     return np.concatenate([known, *[ever] * (len(FEATURES) - 1)], axis=1)
 
 
+def _sum_windows(cells: NDArray[Any], steps: int) -> NDArray[Any]:
+    """[step, variable]: the sum over the last so many steps, or as many as there are."""
+    sums = np.cumsum(cells, axis=0)
+    sums[steps:] -= sums[:-steps].copy()
+    return sums
+
+
 def find_features(laid: LaidOut) -> NDArray[np.float64]:
-    """[cell, feature], on the scale of the networks: over the last window of each step, or as much as there is."""
+    """[cell, feature], on the scale of the networks: over the last window of each step, or as much as there is. Of
+    what was not measured there, nothing counts; a variable of which nothing is known is in the middle."""
     steps, width = laid.task.steps, laid.values.shape[1]
     found = np.empty((len(laid.values), len(FEATURES) * width))
-    for first, last in zip(laid.starts[:-1].tolist(), laid.starts[1:].tolist(), strict=True):
-        stay = laid.values[first:last].astype(np.float64)
-        padded = np.concatenate([np.repeat(stay[:1], steps - 1, axis=0), stay])
-        seen = sliding_window_view(padded, steps, axis=0)
-        sums = np.cumsum(stay, axis=0)
-        sums[steps:] -= sums[:-steps].copy()
-        counts = np.minimum(np.arange(1, len(stay) + 1), steps)[:, None]
-        found[first:last] = np.concatenate([stay, sums / counts, seen.max(axis=2), seen.min(axis=2)], axis=1)
+    known = _find_known(laid)
+    for first, last in itertools.pairwise(laid.starts.tolist()):
+        stay, there = laid.values[first:last].astype(np.float64), known[first:last]
+        counts = _sum_windows(there.astype(np.int64), steps)
+        mean = _sum_windows(np.where(there, stay, 0.0), steps) / np.maximum(counts, 1)
+        ends = []
+        for absent, reduce in ((-np.inf, np.max), (np.inf, np.min)):
+            cells = np.concatenate([np.full((steps - 1, width), absent), np.where(there, stay, absent)])
+            ends.append(np.where(counts > 0, reduce(sliding_window_view(cells, steps, axis=0), axis=2), 0.0))
+        found[first:last] = np.concatenate([stay, mean, *ends], axis=1)
     return found
 
 
