@@ -340,6 +340,8 @@ def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = 
 
 
 MOST_SHOWN = 10
+# A rule that moves log odds by less is no reason to name: its odds ratio would read 1.00 or 0.99.
+LEAST_MOVED = 0.015
 
 
 def read_courses(
@@ -511,14 +513,16 @@ def _say_reasons(reasons: list[Reason]) -> list[str]:
     if not reasons:
         return ["No rule can be judged with what is known: this is the risk of an average patient."]
     lines = ["Against an average patient:"]
-    for place, reason in enumerate(reasons[:MOST_SHOWN], start=1):
+    telling = [one for one in reasons if abs(one.moved or 0.0) >= LEAST_MOVED]
+    for place, reason in enumerate(telling[:MOST_SHOWN], start=1):
         share = reason.support or 0.0
         like = 1 - share if reason.condition.startswith("not: ") else share
         lines.append(
             f"{place}. {reason.condition}: odds ratio {math.exp(reason.moved or 0.0):.2f} ({like:.0%} of patients)."
         )
-    rest = len(reasons) - MOST_SHOWN
-    return [*lines, f"{rest} more."] if rest > 0 else lines
+    if rest := len(reasons) - min(len(telling), MOST_SHOWN):
+        lines.append(f"{rest} more, {'which says' if rest == 1 else 'each of which says'} less.")
+    return lines
 
 
 def say_carried(series: Series, names: Sequence[str], carry: str) -> list[str]:
