@@ -412,7 +412,7 @@ def learn(place: int, sites: list[Any], **identities: bytes) -> Any:
 def test_a_house_is_told_the_truth_or_knows_that_it_is_not(place, monkeypatch):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     honest, rest = (
-        learn(place, open_sites(ROWS, policy=GENEROUS, division_key=KEY)[first:]).body for first in (0, 1)
+        learn(place, open_sites(ROWS, policy=GENEROUS, division_key=KEY)[first:]) for first in (0, 1)
     )
     dice = random.Random(place)
     for change in MEDDLING[place % 2 :: 2]:
@@ -427,10 +427,14 @@ def test_a_house_is_told_the_truth_or_knows_that_it_is_not(place, monkeypatch):
             assert "\n" not in str(model)
             assert "its own log says why" not in str(model)
             continue
-        assert model.body in (honest, rest), change
         # Nobody is dropped in the name of a hospital: that its answer was lost is all there is to say.
         assert model.card.refusals == []
-        assert model.body == honest or {lost.site for lost in model.card.dropouts} == {"north"}
+        lost = {lost.site for lost in model.card.dropouts}
+        if STUDIES[place][1] == "local":  # every report is drawn at random, so that no two models are the same
+            assert lost <= {"north"}
+            continue
+        assert model.body in (honest.body, rest.body), change
+        assert model.body == honest.body or lost == {"north"}
 
 
 def test_a_house_that_knows_no_hospital_yet_takes_no_unsigned_refusal():

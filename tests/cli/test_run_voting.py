@@ -32,7 +32,7 @@ age = [40, 60]
 [voting-trees]
 imbalance = 0.06
 negatives = 2
-min_leaf = 1
+growth = "id3"
 """
 
 
@@ -77,7 +77,7 @@ def finished(study: Path, out: Path) -> dict[str, Any]:
 
 def grow(tables: dict[str, cc.Records]) -> cc.VotingTrees:
     house = cc.House([cc.Site(name, table) for name, table in tables.items()])
-    keys = {"imbalance": 0.06, "negatives": 2, "min_leaf": 1, "bins": {"age": [40, 60]}}
+    keys = {"imbalance": 0.06, "negatives": 2, "growth": "id3", "bins": {"age": [40, 60]}}
     return cc.VotingTrees("bleeding", "yes", **keys).fit(house)
 
 

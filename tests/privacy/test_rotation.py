@@ -48,7 +48,7 @@ def rotate(folder: Path, name: str = "north") -> Any:
 
 def learn(*sites: cc.Site, **options: Any) -> Any:
     house = cc.House(list(sites), **options)
-    return cc.DecisionTree("death", bins={"age": [40, 60]}, max_depth=2).fit(house)
+    return cc.DecisionTree("death", bins={"age": [40, 60]}, max_depth=2, growth="id3").fit(house)
 
 
 def test_a_rotated_site_keeps_its_division_its_secrets_and_its_ledger(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_site_whose_own_key_is_revoked_does_not_open(tmp_path: Path) -> None:
 def test_a_house_believes_no_revoked_identity_also_of_a_site_it_never_saw(tmp_path: Path) -> None:
     site, other = open_site(tmp_path), open_site(tmp_path, "south", seed=2)
     house = cc.House([site, other], revoked=[site.identity.fingerprint.lower()])
-    model = cc.DecisionTree("death", bins={"age": [40, 60]}, max_depth=2).fit(house)
+    model = cc.DecisionTree("death", bins={"age": [40, 60]}, max_depth=2, growth="id3").fit(house)
     assert [lost.site for lost in model.card.dropouts] == ["north"]
     assert "is revoked at the house" in model.card.dropouts[0].reason
     for one in (site, other):

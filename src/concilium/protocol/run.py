@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium
-from concilium.errors import HouseError, MaskError, MessageError, StudyError, StudyPending
+from concilium.errors import HouseError, MaskError, MessageError, RunStopped, StudyError, StudyPending
 from concilium.privacy.accounting import shown
 from concilium.privacy.identity import fingerprint, has_fingerprint, is_signed
 from concilium.privacy.manifest import require_participants
@@ -549,7 +549,10 @@ class Run:
         """The error that ended the run, with what hospitals were charged until then: that is spent for nothing, unless
         the run is resumed. A question that was not finished may have been charged as well, of which a house under masks
         is not told; at no hospital is it more than the price of the study (site_context.py)."""
-        if isinstance(error, StudyPending) or not (self.costs or self._asked_at_a_price):
+        unfinished = self._asked_at_a_price and not isinstance(
+            error, RunStopped
+        )  # which goes on, and says how
+        if isinstance(error, StudyPending) or not (self.costs or unfinished):
             return error
         spent = together((site, f"rho {shown(cost)}") for site, cost in self.costs.items())
         spent = spent or "an unfinished question, at hospitals that answered it"
