@@ -430,7 +430,8 @@ def test_a_house_is_told_the_truth_or_knows_that_it_is_not(place, monkeypatch):
         # Nobody is dropped in the name of a hospital: that its answer was lost is all there is to say.
         assert model.card.refusals == []
         lost = {lost.site for lost in model.card.dropouts}
-        if STUDIES[place][1] == "local":  # every report is drawn at random, so that no two models are the same
+        if STUDIES[place][1] == "local":
+            # Every report is drawn at random, so that no two models are the same.
             assert lost <= {"north"}
             continue
         assert model.body in (honest.body, rest.body), change
