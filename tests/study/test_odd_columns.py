@@ -295,6 +295,16 @@ def test_a_private_fit_names_text_and_the_line_that_brings_it_in(method) -> None
     assert "left out: ward" not in stated.fit(tables).text()
 
 
+@pytest.mark.parametrize("method", [cc.NaiveBayes, cc.DecisionTree, cc.RuleFit, cc.ShapeModel])
+def test_a_private_fit_that_states_its_positive_class_finds_the_other(method) -> None:
+    """The other class is a public word, which hospitals agree to as to the positive one."""
+    tables = make(patients=3000)
+    for frame in tables.values():
+        frame["died"] = np.where(frame["died"].astype(int) == 1, "yes", "no")
+    model = method("died", positive="yes", release="private", epsilon="4").fit(tables)
+    assert "yes" in map(str, model.classes_)
+
+
 @pytest.mark.parametrize("method", [cc.NaiveBayes, cc.DecisionTree, cc.RuleFit])
 def test_a_private_fit_finds_common_words_in_columns_of_text(method) -> None:
     """`sex` decides; who lacks it counts as any other. A column of one word parts nobody."""

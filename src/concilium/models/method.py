@@ -315,11 +315,9 @@ class Method(Proposal[B]):
     def _labels_of(self, name: str) -> frozenset[str]:
         """What a private study states of an attribute, as hospitals read it; of its target also what it predicts."""
         stated, positive = self._stated("values").get(name, ()), getattr(self, "positive", None)
-        predicted: list[Value] = []
-        if name == self.target and positive is not None:
-            predicted = [positive]
-        elif name == self.target and not stated:
-            predicted = [word for pair in CLASSES for word in pair]
+        predicted: list[Value] = [positive] if name == self.target and positive is not None else []
+        if name == self.target and not stated:
+            predicted += [word for pair in CLASSES for word in pair]
         elif name != self.target and not stated and not states_attributes(self):
             predicted = list(WORDS)
         return frozenset(map(label, state_values([*stated, *predicted])))
