@@ -549,9 +549,8 @@ class Run:
         """The error that ended the run, with what hospitals were charged until then: that is spent for nothing, unless
         the run is resumed. A question that was not finished may have been charged as well, of which a house under masks
         is not told; at no hospital is it more than the price of the study (site_context.py)."""
-        unfinished = self._asked_at_a_price and not isinstance(
-            error, RunStopped
-        )  # which goes on, and says how
+        # A run that was stopped goes on, and says how.
+        unfinished = self._asked_at_a_price and not isinstance(error, RunStopped)
         if isinstance(error, StudyPending) or not (self.costs or unfinished):
             return error
         spent = together((site, f"rho {shown(cost)}") for site, cost in self.costs.items())

@@ -208,7 +208,7 @@ class TermModel(Method[B]):
             f"{name} = {label(row[name])} is far from what patients of the model had (mean {say_number(mean)}, "
             f"standard deviation {say_number(deviation)}). The answer extrapolates."
             for name, value, mean, deviation in rows
-            if row.get(name) is not None and abs(value) > FAR * deviation
+            if row.get(name) is not None and 0 < FAR * deviation < abs(value)
         ]
         return tuple(far)
 
