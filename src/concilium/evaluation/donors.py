@@ -47,7 +47,7 @@ from concilium.models.method import (
     as_written,
     documented,
 )
-from concilium.parameters import Parameter, choice, whole
+from concilium.parameters import Parameter, choice, whole_number
 from concilium.policy.policy import WorkLimits
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure
 from concilium.protocol.attributes import Workload
@@ -342,10 +342,8 @@ class OwnModels(Proposal[OwnCounts]):
     epsilon: Epsilon = None
     blocks: Annotated[
         int | None,
-        Parameter(
-            f"a whole number from {LEAST_BLOCKS} to {MOST_BLOCKS}",
-            whole(LEAST_BLOCKS, MOST_BLOCKS),
-            "with noise: how many parts each hospital deals its patients into",
+        whole_number(
+            LEAST_BLOCKS, MOST_BLOCKS, "with noise: how many parts each hospital deals its patients into"
         ),
     ] = None
 

@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.consult.report import render_methods
-from concilium.errors import (
-    CannotResume,
-    ConciliumError,
-    HouseError,
-    RunStopped,
-    StudyError,
-    StudyPending,
-)
+from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
 from concilium.models.model_file import load
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
