@@ -150,16 +150,14 @@ def count_codes(
     order = np.lexsort((cells, who))
     cells = cells[order][_rank(who[order]) < most_pairs]
     pairs = np.bincount(cells, minlength=size * len(targets))
-    counted: NDArray[np.int64] = np.concatenate([[len(held)], singles, pairs]).astype(np.int64)
-    return counted
+    return np.concatenate([[len(held)], singles, pairs]).astype(np.int64)
 
 
 def _rank(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     """The place of each row among those of its owner, who stand together."""
     begins = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])) if len(owners) else owners
     lengths = np.diff(begins, append=len(owners))
-    ranks: NDArray[np.int64] = np.arange(len(owners)) - np.repeat(begins, lengths)
-    return ranks
+    return np.arange(len(owners)) - np.repeat(begins, lengths)
 
 
 class _CountsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -59,7 +59,7 @@ def _read_bounds(value: Any) -> float | dict[str, float]:
     return bound
 
 
-def list_of_codes(about: str) -> Parameter:
+def _list_of_codes(about: str) -> Parameter:
     """A parameter that takes codes."""
     return Parameter("a list of codes", names, about)
 
@@ -151,19 +151,19 @@ class SharingParameters(Parametrised):
     headings: Headings = "refuse"
     sensitive: Annotated[
         Sequence[str] | None,
-        list_of_codes(
+        _list_of_codes(
             "the codes to hide, or headings above them; None: those of Title 38 U.S.C. section 7332"
         ),
     ] = None
     choices: Annotated[
         Sequence[str],
-        list_of_codes(
+        _list_of_codes(
             "codes or headings that patients may ask to have hidden: hidden for everyone, so that no wish shows"
         ),
     ] = ()
     hidden: Annotated[
         Sequence[str] | None,
-        list_of_codes(
+        _list_of_codes(
             "codes to hide with the sensitive ones for what they say; None: a public list, or what auxiliary patients "
             "teach"
         ),

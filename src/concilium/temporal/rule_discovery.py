@@ -88,7 +88,7 @@ from concilium.temporal.discovery_conversations import (
 )
 from concilium.temporal.discovery_search import MOST_TEMPLATES, LevelSearch
 from concilium.temporal.local_search import LocalSearch, find_groups
-from concilium.temporal.outcome_windows import find_judged_windows
+from concilium.temporal.outcome_questions import find_judged_windows
 from concilium.temporal.parsing import say_formula
 from concilium.temporal.path_search import UNIT, PathSearch
 from concilium.temporal.rule_grammar import VARIABLES
@@ -99,9 +99,9 @@ from concilium.temporal.rule_task import (
     LearningTask,
     PublicLimits,
     RuleTask,
+    StaticColumn,
     open_grammar,
 )
-from concilium.temporal.static_conditions import StaticColumn
 from concilium.temporal.trajectories import draw_patient
 
 MOST_TEMPLATES_ASKED = 1_000_000
@@ -743,8 +743,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         steps = self.body.steps or 1
         # What was carried forward counts as where the rules were learned.
         carried = carry_values(series, self.body.variables, self.body.static, self.body.carry)
-        risks: NDArray[np.float64] = self.predict_proba(carried.cut(ends, steps, owners))[:, 1]
-        return risks
+        return self.predict_proba(carried.cut(ends, steps, owners))[:, 1]
 
     def find_onsets(self, series: Series) -> NDArray[np.float64]:
         """The step of each stay at which the outcome begins; infinite where it does not."""

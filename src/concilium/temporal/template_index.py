@@ -178,12 +178,15 @@ class TemplateIndex:
         """
         wanted = template.canonical()
         level = find_level([wanted])
+        matched = np.zeros(len(self.rule_sets.rules), dtype=np.bool_)
         if level is not None:
             present, of_rule = self._levels[level]
-            return of_rule == present.get(wanted, -1)
-        if not wanted.open_places:
-            return np.arange(len(self.rule_sets.rules)) == self._numbers.get(wanted, -1)
-        return np.array([match_canonical(wanted, rule) for rule in self.rule_sets.rules], dtype=np.bool_)
+            matched |= of_rule == present.get(wanted, -1)
+        elif wanted.open_places:
+            matched[:] = [match_canonical(wanted, rule) for rule in self.rule_sets.rules]
+        elif wanted in self._numbers:
+            matched[self._numbers[wanted]] = True
+        return matched
 
     @cached_property
     def _numbers(self) -> Mapping[Formula, int]:
