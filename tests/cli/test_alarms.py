@@ -103,9 +103,11 @@ def test_masked_results_name_no_hospital(tmp_path: Path) -> None:
         .replace('leave_out = "site"', "holdout = 0.3")
         .replace("[bins]", '[privacy]\nrelease = "masked"\n[bins]')
     )
-    result = run(tmp_path, study)
-    assert result.exit_code == 0, result.output
+    assert run(tmp_path, study).exit_code == 0
+    result = run(tmp_path, study, "--strict")
+    assert result.exit_code == 3, result.output
     assert "w: death: n for" in result.stderr  # for whoever runs the simulation
+    assert "alarm: hospitals' tables differ as by mistake (1 warning above)" in result.stderr
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert not any(alarm.startswith("w:") for alarm in card.get("alarms", []))
 

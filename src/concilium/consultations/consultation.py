@@ -47,7 +47,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
-from concilium.records.columns import label
+from concilium.records.dictionary import say_value
 from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import (
@@ -428,7 +428,7 @@ class Consultation(TreeMethod[CubeBody]):
             if counts.sum() < 0.5:
                 continue
             shares = ", ".join(
-                f"{label(name)} {say_share(float(count / counts.sum()))}"
+                f"{say_value(name, dictionary.get(body.target))} {say_share(float(count / counts.sum()))}"
                 for name, count in zip(body.classes, counts, strict=True)
             )
             lines.append(

@@ -6,7 +6,9 @@ units). An alarm stands on the model's card, first in its report and in the tabl
 ends with status 3 where there is one.
 
 Who sees what: figures and tables of single hospitals give alarms on the card only where the release shows the house
-each hospital's numbers. Otherwise they are for whoever runs the simulation, who has the tables.
+each hospital's numbers. Otherwise they are for whoever runs the simulation, who has the tables: the terminal says them,
+and `--strict` counts them. Across machines nobody can: under masks the house receives sums, and codes that one hospital
+swapped may leave the same sums as honest hospitals do (tests/study/test_masked_differences.py).
 """
 
 from __future__ import annotations

@@ -670,7 +670,7 @@ class Experts(PrivateMethod[StudentBody]):
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]
         if missing:
-            notes.append(f"Not measured, and no reason for anything: {', '.join(missing)}.")
+            notes.append(f"Not measured, and no reason for or against: {', '.join(missing)}.")
             sentences.append(notes[-1])
         return Explanation(
             self.body.target,

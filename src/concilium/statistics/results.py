@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from concilium.models.explanation import say_odds
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 
 ROW, NAMES, PLOT, NUMBERS, TOP = 22, 260, 300, 190, 34
@@ -107,8 +108,10 @@ def say_interval(line: RegressionLine) -> str:
     """An estimate and its interval."""
     value = line.coefficient if line.ratio is None else line.ratio
     if line.low is None or line.high is None:
-        return f"{say_number(value)} (no interval)"
+        return f"{say_number(value) if line.ratio is None else say_odds(value)} (no interval)"
     said, low, high = _say_alike(value, line.low, line.high)
+    if line.ratio is not None and not float(said.replace(",", "")):
+        said = say_odds(value)
     return f"{said} ({low} to {high})"
 
 
