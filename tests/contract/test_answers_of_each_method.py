@@ -27,16 +27,16 @@ RISKS = {"a": 0.15, "b": 0.35, "c": 0.6}
 SHARES = {"a": 0.5, "b": 0.3, "c": 0.2}
 TIMES = [20.0, 40.0, 60.0, 80.0]
 FITS = 10
-LEAST_COVERED = 0.8
-"""Of 30 answers with a 95 % interval, of ten fits: seven of them fail by luck once in a million times. Exact and masked
-fits are the same every time."""
+LEAST_COVERED, LEAST_PRIVATE = 0.8, 0.6
+"""Of three answers of each fit, with 95 % intervals. Exact and masked fits are the same every time. Of the private ones
+so many fail by luck less than once in 100,000 times."""
 
 
 def is_timed(name):
     return "time" in method_types()[name].parameters()
 
 
-def draw_wards(count, seed, *, timed, missing=0.0):
+def draw_wards(count, seed, *, timed):
     """Patients of three wards; the outcome by its risk or, `timed`, after a time that is exponential at this rate."""
     draw = np.random.default_rng(seed)
     wards = draw.choice(list(SHARES), count, p=list(SHARES.values()))
@@ -81,7 +81,8 @@ def fit_wards(name, release, rows):
 @every_table
 def test_intervals_hold_the_truth_at_their_level(name, release):
     timed, held = is_timed(name), []
-    for seed in range(FITS):
+    fits = FITS // 2 if name == "rulefit" else FITS  # which are slow
+    for seed in range(fits):
         model = fit_wards(name, release, draw_wards(600, seed, timed=timed))
         alike = defaultdict(list)  # of wards of whom the same is said, their mean
         for ward, risk in RISKS.items():
@@ -91,8 +92,8 @@ def test_intervals_hold_the_truth_at_their_level(name, release):
         for (prediction, (low, high)), wards in alike.items():
             risk = sum(share * truth for share, truth in wards) / sum(share for share, _ in wards)
             held += len(wards) * [low <= (risk if prediction == "yes" else 1 - risk) <= high]
-    assert len(held) == FITS * len(RISKS)
-    assert np.mean(held) >= LEAST_COVERED
+    assert len(held) == fits * len(RISKS)
+    assert np.mean(held) >= (LEAST_PRIVATE if release == "private" else LEAST_COVERED)
 
 
 @every_table

@@ -416,6 +416,11 @@ class Consultation(TreeMethod[CubeBody]):
     def importances(self) -> dict[str, float]:
         return NaiveBayes.of(self.learn((None,) * len(self.body.by)), self.card).importances()
 
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """What each attribute says among all patients, as SVG."""
+        everyone = self.learn((None,) * len(self.body.by))
+        return NaiveBayes.of(everyone, self.card).pictures(whole=whole)
+
     def _text(self) -> str:
         """How many patients each cell of the grid has, and the shares of the classes there."""
         body, dictionary = self.body, self.card.dictionary

@@ -414,7 +414,7 @@ def _say_start(body: RuleBody, start: str) -> str:
     lines = any(term.column >= len(body.terms.rules) for term in body.taken)
     either = (["no rule holds"] if rules else []) + (["numbers are at their medians"] if lines else [])
     kind = "risk" if body.outcome.binary else "mean"
-    return f"Where {' and '.join(either)}, the {kind} is {start}. Of this patient:"
+    return f"Where {' and '.join(either)}, the {kind} is {start}. For this patient:"
 
 
 def _say_reasons(

@@ -435,8 +435,8 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         notes = []
         if curve.group == EVERYONE and self.attributes_ and patient.get(self.attributes_[0]) is not None:
             name = self.attributes_[0]
-            entered = f"{name} = {say_value(patient[name], self.card.dictionary.get(name))}"
-            notes.append(f"There is no curve for {entered}: the answer is about all patients.")
+            value = say_value(patient[name], self.card.dictionary.get(name))
+            notes.append(f"There is no curve for {name} = {value}: the answer is about all patients.")
         told = told if best else (1 - told[1], 1 - told[0])
         base = self._read_at(body.curves[0], body.horizon)[0]
         return Explanation(

@@ -53,10 +53,7 @@ NOT_PRIVATE = (
 # A number so many standard deviations from the mean is one that hardly any patient of the model had.
 FAR = 5.0
 MANY_LOST = 0.1
-ENDLESS = (
-    "separates the outcome, so that no finite coefficient fits and this answer has no interval. Leave it out, or join "
-    "its values."
-)
+ENDLESS = "by which the outcome separates. This answer has no interval. Leave such terms out, or join values."
 
 
 def _read_reference(value: Any) -> dict[str, Value]:
@@ -210,7 +207,7 @@ class TermModel(Method[B]):
         silent = _say_silent(groups, centred, row, self.card.dictionary)
         endless = self._find_endless(centred)
         if endless:
-            silent = (f"{name_some(endless)}: {ENDLESS}", *silent)
+            silent = (f"No finite coefficient fits {name_some(endless)}, {ENDLESS}", *silent)
         notes = (*silent, *self._say_far(centred, row), *self._say_incomplete())
         return row, centred, reasons, notes
 

@@ -304,8 +304,8 @@ def _say_numbers(rule: FoundRule, body: DiscoveryBody) -> str:
         return f"{said} have one of this form"
     said += " fulfil it" if body.window is not None else " have it"
     if rule.odds is not None and rule.odds_interval is not None:
-        low, high = map(say_odds, rule.odds_interval)
-        said += f"; odds ratio {say_odds(rule.odds)} ({low} to {high})"
+        between = " to ".join(map(say_odds, rule.odds_interval))
+        said += f"; odds ratio {say_odds(rule.odds)} ({between})"
         if rule.weight is not None:
             said += f", with the others {say_odds(math.exp(rule.weight))}"
     return said
