@@ -183,7 +183,6 @@ UNTIMED = [name for name in EXACT if not is_timed(name)]
 @pytest.mark.parametrize("name", UNTIMED)
 @pytest.mark.parametrize("signal", [False, True])
 def test_no_signal_and_an_inverted_hospital_are_alarms_of_every_method(name, signal):
-    """The same of methods with a time is in tests/study/test_survival.py."""
     more = {"bins": {"age": [30.0, 45.0, 60.0, 75.0]}, **({"trees": 20} if name == "rulefit" else {})}
     model = make(method_types()[name], "exact", **more).fit(draw_ages(1, signal=signal))
     alarms = measure(model, draw_ages(2, signal=signal, inverted=["west"] if signal else []))

@@ -176,3 +176,18 @@ def test_what_to_measure_next_would_change_something():
             said = str(model.explain({"age": row["age"] or 50.0, "sex": row["sex"]}))
             for low, high in re.findall(r"could become (.*) to (.*)\.$", said, re.M):
                 assert low != high
+
+
+def test_two_students_that_disagree_are_said_to():
+    """Reasons that added up to a severity below the alarm stood under an alarm."""
+    model = fitted("experts", "private")[0]
+    seen = set()
+    for age in np.linspace(20, 90, 15):
+        for pressure in np.linspace(80, 160, 9):
+            said = model.explain({"age": [age] * 3, "pressure": [pressure] * 3})
+            (readable,) = re.findall(r"The readable student: severity = ([\d.]+)", str(said))
+            differ = (float(readable) > model._student.alarm) != said.prediction
+            if abs(float(readable) - model._student.alarm) > 0.01:  # it is printed with few digits
+                assert ("By the readable student alone there would be" in str(said)) == differ
+                seen.add(differ)
+    assert False in seen
