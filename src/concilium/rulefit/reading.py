@@ -35,6 +35,7 @@ from concilium.rulefit.terms import Line
 
 WITHIN_95 = 1.959964
 MOST_SHOWN = 10
+NO_INTERVAL = "There is no interval: a fixed penalty draws the coefficients towards zero, and nobody counted how sure they are."
 SAYS_NOTHING = ("odds ratio 0.99", "odds ratio 1.00", "odds ratio 1.01")
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
 OUTSIDE, INSIDE = COLOURS[:2]
@@ -405,6 +406,8 @@ def _say_doubt(body: RuleBody) -> tuple[str, ...]:
         return (
             "The model was learned with noise, which protects single patients; the interval includes it.",
         )
+    if body.covariance is None and body.taken:
+        return (NO_INTERVAL,)
     return ()
 
 

@@ -68,12 +68,12 @@ def estimate(table: Table, *, cut: bool = False) -> _Estimates:
     part = 0.5 if cut else 0.0
     # Of those who have the event alone, competing ends censor too.
     alone = np.maximum(at_risk - part * table[:, 1:].sum(axis=1), table[:, 0])
-    alone = np.where(alone > 0, alone, 1.0)
+    alone = np.where(alone > 0, alone, 1.0).astype(np.float64)
     n = np.maximum(at_risk - part * table[:, -1], table[:, :-1].sum(axis=1))
     n = np.where(n > 0, n, 1.0)
     d = np.minimum(table[:, 0], n)
     any_event = np.minimum(table[:, :-1].sum(axis=1), n)
-    survival: Vector = np.cumprod(1 - np.minimum(d, alone) / alone)
+    survival = np.cumprod(np.asarray(1 - np.minimum(d, alone) / alone, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
         greenwood = np.cumsum(np.where(d > 0, d / (alone * (alone - d)), 0.0))
         alive = np.cumprod(1 - any_event / n)
