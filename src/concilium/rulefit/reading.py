@@ -35,7 +35,9 @@ from concilium.rulefit.terms import Line
 
 WITHIN_95 = 1.959964
 MOST_SHOWN = 10
-NO_INTERVAL = "There is no interval: a fixed penalty draws the coefficients towards zero, and nobody counted how sure they are."
+NO_INTERVAL = (
+    "There is no interval: a fixed penalty shrinks the coefficients, and how sure they are is not known."
+)
 SAYS_NOTHING = ("odds ratio 0.99", "odds ratio 1.00", "odds ratio 1.01")
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
 OUTSIDE, INSIDE = COLOURS[:2]
