@@ -637,7 +637,7 @@ def open_pinned(names: tuple[str, ...] = ("north", "south", "east", "west")) -> 
 def learn_from(members: list[Any], name: str, release: str, more: dict[str, Any]) -> Any:
     try:
         with zero_noise(), few_rounds():
-            return make_small(name, release, **more).fit(cc.House(members, timeout=60))
+            return make_small(name, release, **more).fit(cc.House(members))
     except ConciliumError as error:
         return error
 
@@ -688,7 +688,7 @@ def test_a_region_that_is_the_house_gains_nothing_by_that(monkeypatch):
     monkeypatch.setenv(SWITCH, SWITCHED_ON)
     sites = open_pinned()
     region = Region("r0", cc.House([sites["north"], sites["south"]]))
-    house = cc.House([region, sites["east"], sites["west"]], identity=region.identity, timeout=60)
+    house = cc.House([region, sites["east"], sites["west"]], identity=region.identity)
     with zero_noise():
         model = make_small("tree", "masked", max_depth=2).fit(house)
     assert [site.name for site in model.card.sites] == ["north", "south", "east", "west"]

@@ -291,7 +291,7 @@ class Listener:
     def __exit__(self, *exception):
         self.socket.shutdown(socket.SHUT_RDWR)  # which ends the wait for another connection
         self.socket.close()
-        self.thread.join(20)
+        self.thread.join(600)
 
 
 def test_a_site_knows_its_house_from_others_and_from_nobody(network, tmp_path):

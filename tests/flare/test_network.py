@@ -259,7 +259,7 @@ on_loss = "{on_loss}"
 """
 
 
-def describe_lossy(name, on_loss, timeout=60):
+def describe_lossy(name, on_loss, timeout=600):
     return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
@@ -421,7 +421,7 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
 
 def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network):
     known = set().union(*(list_studies(network, site) for site in SITES))
-    study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=12))
+    study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=20))
     before = find_job_processes(network, "coast")
     process, out = network.start_submit(study)
     frozen, new = stop_midway(network, "coast", before, known)
@@ -438,7 +438,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
         assert "south" in said
         assert "--resume" in said
         assert not killed_out.exists()
-        assert time.monotonic() - begun < 120
+        assert time.monotonic() - begun < 300
         code, said = finish(process)
     finally:
         for pid in frozen:
@@ -446,7 +446,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     assert code == 0, said
     card = read_results(out)["card"]
     silent = next(one for one in card["dropouts"] if one["site"] == "coast")
-    assert silent["reason"] == "no answer within 12 s"
+    assert silent["reason"] == "no answer within 20 s"
     assert "coast" not in [site["name"] for site in card["sites"]]
     assert f"coast is not in the model (lost in round {silent['round']}: {silent['reason']})" in said
 
@@ -485,7 +485,7 @@ def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
     assert code == 2, said
     assert "--resume" in said
     assert not out.exists()
-    assert time.monotonic() - begun < 120
+    assert time.monotonic() - begun < 300
     network.start("house").wait_until_connected()
     network.submit(study, "--resume")
     card = compare_with_embedded(network, study, out)
