@@ -31,7 +31,8 @@ from concilium.models.method import (
     documented,
 )
 from concilium.models.prediction import AnyPatients
-from concilium.parameters import Parameter, choice, name, number
+from concilium.models.risk_by_horizon import Horizon, Time
+from concilium.parameters import Parameter, choice
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
@@ -91,29 +92,12 @@ def _read_grid(value: Any) -> list[float]:
     return times
 
 
-Time = Annotated[
-    str,
-    Parameter(
-        "an attribute's name",
-        name,
-        "the time to the event, or to the end of follow-up; the target says which of them it is",
-        "study",
-    ),
-]
 Grid = Annotated[
     Sequence[float] | None,
     Parameter(
         "a list of times in rising order",
         _read_grid,
         "public times at which curves and baselines are told; None: chosen on a public grid",
-    ),
-]
-Horizon = Annotated[
-    float | None,
-    Parameter(
-        "a time above 0",
-        number(lambda time: 0 < time < 1e15),
-        "predict the risk of the event by this time; None: by the last time of the grid",
     ),
 ]
 

@@ -33,6 +33,7 @@ from concilium.models.method import (
 )
 from concilium.models.pictures import COLOURS, SOFT, draw_frame, element_text
 from concilium.models.prediction import AnyPatients
+from concilium.models.risk_by_horizon import Horizon, Time
 from concilium.parameters import Parameter, name
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import MOST_EDGES, Attribute, present, recode, say_edge
@@ -42,7 +43,7 @@ from concilium.protocol.schema import AskSchema, SchemaSeen, set_against_rest, s
 from concilium.protocol.splits import Split
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.statistics.cox import Grid, Horizon, Time
+from concilium.statistics.cox import Grid
 from concilium.statistics.results import TermTest, draw_html, draw_text, say_p
 from concilium.statistics.survival import (
     SurvivalSteps,

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.follow_up import Followed
 from concilium.models.intervals import CHOSEN, Interval, Z, share_interval
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, choose_one
@@ -108,6 +109,7 @@ class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     bins: dict[str, list[float]]
     decided: Decided | None = None
     dates: list[str] = []
+    followed: Followed | None = None
 
     def tree(self, nodes: list[TreeNode], decided: Decided | None = None) -> TreeBody:
         """These nodes as a tree of its own."""

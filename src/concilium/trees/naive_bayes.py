@@ -25,6 +25,7 @@ from concilium.models.intervals import Interval, Z, log_odds_interval, share_int
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.private_start import plan_start, start, states_attributes
+from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import (
     LEFT_OUT_FIRST,
     PERCENT_LEFT_OUT,
@@ -250,7 +251,7 @@ class _Logarithms(NamedTuple):
 
 @documented
 @dataclass(eq=False, repr=False)
-class NaiveBayes(TreeMethod[NaiveBayesBody]):
+class NaiveBayes(TreeMethod[NaiveBayesBody], RiskByHorizon[NaiveBayesBody]):
     """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`."""
 
     method: ClassVar[str] = "naive-bayes"
@@ -261,6 +262,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
     _: KW_ONLY
+    time: Time = "time"
+    at: RiskHorizon = None
     min_cell: Annotated[
         int,
         Parameter(
@@ -295,7 +298,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def budget(self) -> TreeBudget:
         return TreeBudget(self.rho_of_fit, depth=1)
 
-    def plan(self) -> Plan:
+    def plan_learning(self) -> Plan:
         if not self.way_out.bounded:
             tables = PlannedQuestion("counts", None, "counts of all attributes")
             chances = PlannedQuestion(
@@ -311,7 +314,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         note = f"class tables of all {known} attributes, once".replace("  ", " ")
         return Plan("rho", (*plan_start(self), PlannedQuestion("counts", self.rho_of_fit, note)))
 
-    def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
+    def converse_known(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         if self.way_out.bounded:
             return self._converse_privately(partners)
         return self._converse_plainly()
