@@ -44,7 +44,7 @@ from concilium.records.columns import Value
 from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
 from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
-from concilium.shapes.smoothing import Matrix, Penalised, Solved, hold_directions, penalise, solve
+from concilium.shapes.smoothing import Matrix, Penalised, Solved, hold_directions, is_positive, penalise, solve
 
 if TYPE_CHECKING:
     from concilium.shapes.shape_model import ShapeModel
@@ -290,18 +290,21 @@ class _Fit:
             one.weights = list((weights or {}).get(one.cells, one.weights))
         rising, starts = self._list_rising(terms), find_starts(terms, self.attributes)
         fresh, before, lowest = crossed is None, math.inf, math.inf
-        base, led_astray = beta, False
+        base, led_astray, own_gram = beta, False, True
         for step in range(MOST_STEPS):
             sums = yield from self.ask(terms, beta, gram=fresh)
             objective = sums.loss + _weigh_penalties(penalised, beta)
             if objective > lowest + 1e-6 * abs(lowest):
-                # Beyond where the quadratic holds: back, most of the way.
-                fresh = led_astray = True
-                beta = base + SHORTER * (beta - base)
+                # Beyond where the quadratic holds: back, all of the way where its Gram was an old one.
+                beta = base + SHORTER * (beta - base) if own_gram else base
+                fresh = led_astray = own_gram = True
                 continue
             crossed = sums if fresh else crossed
             assert crossed is not None
-            gram = fit_margins(crossed.gram, sums.weights, starts)
+            gram = sums.gram if fresh else fit_margins(crossed.gram, sums.weights, starts)
+            if not fresh and not is_positive(penalised, gram):
+                fresh = True
+                continue
             solved = solve(penalised, gram, gram @ beta + sums.gradient, ROUNDS[min(step, len(ROUNDS) - 1)])
             moved = np.clip(hold_directions(solved, rising) - beta, -LARGEST_STEP, LARGEST_STEP)
             fallen, lowest = lowest - objective, sums.loss + _weigh_penalties(penalised, beta)
@@ -310,6 +313,7 @@ class _Fit:
             if reached < until or fallen < 10 * until:
                 break
             # A Gram serves until long steps no longer shrink; where it led astray, each long step has its own.
+            own_gram = fresh
             fresh = reached > LONG and (led_astray or reached > STALE * before)
             before = reached
         chosen = {one.cells: tuple(one.weights) for one in penalised}
