@@ -44,7 +44,15 @@ from concilium.records.columns import Value
 from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
 from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
-from concilium.shapes.smoothing import Matrix, Penalised, Solved, hold_directions, is_positive, penalise, solve
+from concilium.shapes.smoothing import (
+    Matrix,
+    Penalised,
+    Solved,
+    hold_directions,
+    is_positive,
+    penalise,
+    solve,
+)
 
 if TYPE_CHECKING:
     from concilium.shapes.shape_model import ShapeModel
@@ -408,9 +416,7 @@ def fit_margins(gram: Matrix, weights: Vector, starts: Sequence[int]) -> Matrix:
     for _ in range(MARGINS):
         for turned in (fitted, fitted.T):
             found = turned @ sums.T
-            turned *= np.divide(
-                weights[:, None], found, out=np.ones_like(found), where=found > 0
-            )[:, owner]
+            turned *= np.divide(weights[:, None], found, out=np.ones_like(found), where=found > 0)[:, owner]
     fitted = (fitted + fitted.T) / 2
     fitted[inside] = 0.0
     np.fill_diagonal(fitted, weights)
