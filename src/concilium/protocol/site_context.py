@@ -31,7 +31,7 @@ from concilium.protocol.messages import (
 )
 from concilium.protocol.meter import Meter
 from concilium.protocol.questions import Statistic
-from concilium.protocol.studies import Studies
+from concilium.protocol.studies import Studies, say_currency
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,14 @@ class SiteContext:
         """An answer for which nothing is charged now: it releases nothing about patients, or what it releases was
         charged before (`charge`)."""
         return self._sign(envelope, body, charge, self.ledger.head())
+
+    def check_room(self, cost: Cost) -> None:
+        """Refuse before computing what could not be paid."""
+        if not cost.amount:
+            return
+        if cost.currency == "rho" and self.currency != "rho":
+            raise Refused("currency", say_currency(self.currency))
+        self.ledger.check_room(cost.amount, cost.currency)
 
     def charge(
         self, envelope: Envelope, numbers: int, cost: Cost, let_out: Callable[[], msgspec.Struct]

@@ -48,9 +48,8 @@ class Local(Release):
         if not isinstance(question, Reported):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'local'")
         paid = context.studies.have_reported(envelope.study, question.epsilon)
-        price = Fraction(0) if paid else question.price
-        if price:
-            context.ledger.check_room(price, "epsilon")
+        cost = price_epsilon(Fraction(0) if paid else question.price)
+        context.check_room(cost)
         cohort = context.view.each_by_itself.select("", "").telling_all()
 
         def let_out() -> Sum:
@@ -58,7 +57,7 @@ class Local(Release):
             group = question.choose(cohort, envelope.study)
             return write_sum(question.compute(group), 0)
 
-        return context.charge(envelope, question.numbers, price_epsilon(price), let_out)
+        return context.charge(envelope, question.numbers, cost, let_out)
 
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         return add_answers(run, question)

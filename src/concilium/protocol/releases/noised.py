@@ -47,7 +47,7 @@ class Noised(Release):
         if not isinstance(question, Summed) or not isinstance(question.noise, Laplace):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
         price = question.noise.price
-        context.ledger.check_room(price, "epsilon")
+        context.check_room(price_epsilon(price))
         cohort = context.view.each_by_itself.select(question.query, question.target).telling_all()
         words = question.compute(cohort).astype(np.int64)
 
