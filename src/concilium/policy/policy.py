@@ -128,21 +128,19 @@ class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and not 1 <= value < float("inf"):
                 raise PolicyError(f"{name} must be a number from 1; got {value}")
-        _read_bytes(self.memory_per_question, "memory_per_question")
+        self.memory  # noqa: B018
 
     @property
     def memory(self) -> int:
-        """Bytes for one question."""
-        return _read_bytes(self.memory_per_question, "memory_per_question")
-
-
-def _read_bytes(text: str | int, name: str) -> int:
-    """A number of bytes, such as 512_000_000 or "512 MB"; PolicyError where it is none."""
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
-    count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
-    if count < 1:
-        raise PolicyError(f'{name} must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}')
-    return count
+        """Bytes for one question; PolicyError where the policy does not say a number of bytes."""
+        text = self.memory_per_question
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
+        count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
+        if count < 1:
+            raise PolicyError(
+                f'memory_per_question must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}'
+            )
+        return count
 
 
 UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

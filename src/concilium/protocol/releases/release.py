@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Release(ABC):
     """One of the ways in which answers leave a hospital.
 
+    bounded      whether what it lets out has a price: differential privacy
+    tells_each   whether each site may be told something else, since the house sees its numbers one by one anyway
     meaning      what it means for patients, in words, for the card
     by_site      whether the house sees each site's own numbers, and not sums over all sites alone
     comparable   whether sums over different circles of hospitals may be told: where not, leaving one out would tell its
@@ -37,6 +39,8 @@ class Release(ABC):
     """
 
     name: ClassVar[str]
+    bounded: ClassVar[bool]
+    tells_each: ClassVar[bool]
     meaning: ClassVar[str]
     by_site: ClassVar[bool]
     comparable: ClassVar[bool]
@@ -47,15 +51,9 @@ class Release(ABC):
     sendings: ClassVar[int] = 1
     word: ClassVar[int | None] = None
 
-    @property
-    def bounded(self) -> bool:
-        """Whether what it lets out has a price: differential privacy."""
-        return RELEASES[self.name].bounded
-
-    @property
-    def tells_each(self) -> bool:
-        """Whether each site may be told something else, since the house sees its numbers one by one anyway."""
-        return self.by_site and not self.bounded
+    def __init_subclass__(cls) -> None:
+        cls.bounded = RELEASES[cls.name].bounded
+        cls.tells_each = cls.by_site and not cls.bounded
 
     @abstractmethod
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
