@@ -437,16 +437,17 @@ class Ledger(LedgerMemory, RefusalLog):
 
         LedgerError where the policy says another budget than the steward, or an earlier policy, set.
         """
-        note = ""
-        if settle(self.settings, self.spent(), allowance)[1]:
+        with self._file.reading():
+            after = chain.read_settings(self._file)
+            note = settle(after, chain.read_tail(self._file).spent, allowance)[1]
+        if note:
             with self.writing() as tail:
-                settings = chain.read_settings(self._file)
-                after, note = settle(settings, tail.spent, allowance)
+                after, note = settle(chain.read_settings(self._file), tail.spent, allowance)
                 if note:
                     self._enter_settings(tail, "budget", after, note)
         wanted = None if allowance.unlimited else allowance.total
-        if (allowance.unlimited or wanted is not None) and self.settings.budget != wanted:
-            self._refuse_binding("budget", self.settings.budget, wanted)
+        if (allowance.unlimited or wanted is not None) and after.budget != wanted:
+            self._refuse_binding("budget", after.budget, wanted)
         return note
 
     def unbounded_numbers(self) -> int:

@@ -147,6 +147,7 @@ class Run:
             greetings = self._greet()
             colluders = max(greeting.colluders for greeting in greetings.values())
             keys = {site: self.house.identities[site] for site in greetings}
+        price, total = self.draft.price, self.house.total
         ends = self.draft.ends or (today() + timedelta(days=self.house.days)).isoformat()
         terms = Terms(
             house=self.house.identity.public,
@@ -156,10 +157,10 @@ class Run:
             method=self.draft.method,
             parameters=dict(self.draft.parameters),
             models=self.draft.models,
-            price=None if self.draft.price is None else str(self.draft.price),
-            total=self._say_total(),
+            price=None if price is None else str(price),
+            total=str(total) if price is not None and total is not None and total > price else msgspec.UNSET,
             after=self.house.after or msgspec.UNSET,
-            encounters=msgspec.UNSET if self.draft.price is None or self.encounters == 1 else self.encounters,
+            encounters=msgspec.UNSET if price is None or self.encounters == 1 else self.encounters,
             participants=tuple(sorted(self.sites)),
             identities=tuple(keys[site] for site in sorted(keys)),
             colluders=colluders,
@@ -190,11 +191,6 @@ class Run:
     @property
     def encounters(self) -> int:
         return self.draft.encounters or self.house.encounters
-
-    def _say_total(self) -> str | msgspec.UnsetType:
-        """What this study and those after it cost, where that is more than this one alone."""
-        price, total = self.draft.price, self.house.total
-        return msgspec.UNSET if price is None or total is None or total <= price else str(total)
 
     def _greet(self) -> dict[str, Greeting]:
         """Who takes part under masks: the sites, and through regions the hospitals behind them, by name."""

@@ -269,26 +269,22 @@ class Site:
     def _open_ledger(
         self, path: str | Path | None, patients: Patients, identity: str | Path | Identity | None
     ) -> Ledger:
-        where = ":memory:" if path is None else path
         budget = self.policy.budget
         digest = self._find_digest(path, patients)
-
-        def open_for(records: str | None) -> Ledger:
-            return Ledger(
-                where,
-                records=records,
-                currency=None if budget is None else budget.currency,
-                delta=None if budget is None else budget.exact_delta,
-                allowance=self.policy.allowance,
-            )
-
+        open_for = partial(
+            Ledger,
+            ":memory:" if path is None else path,
+            currency=None if budget is None else budget.currency,
+            delta=None if budget is None else budget.exact_delta,
+            allowance=self.policy.allowance,
+        )
         try:
-            return open_for(digest)
+            return open_for(records=digest)
         except LedgerError:
             self._refuse_stranger(path)
             if path is None or (patients.by is None and patients.table is not None):
                 raise
-            book = open_for(None)
+            book = open_for()
             file = identity if identity is not None else f"{path}.identity"
             if not isinstance(file, Identity) and not Path(file).exists():
                 book.close()

@@ -171,8 +171,13 @@ class Studies:
             raise Refused("agreed", f"not agreed: {objection}")
 
     def ask_in_plain(self, envelope: Envelope) -> None:
-        """Inside a charge: Refused where a study asks a kind that is answered in plain about something else again."""
-        most = self.at(envelope.study).most_gathered
+        """Inside a charge: Refused where a study asks a kind that is answered in plain about something else again.
+
+        Once; but where the house sees each hospital's numbers anyway, and one is lost, a method begins anew with the
+        rest, and may have to ask otherwise.
+        """
+        opened = self.at(envelope.study)
+        most = len(opened.terms.participants) if opened.method.way_out.begins_anew else 1
         if not self._book.ask(envelope.study, envelope.kind, envelope.content, most):
             raise Refused("agreed", f"not agreed: a study asks a question of kind {envelope.kind!r} once")
 

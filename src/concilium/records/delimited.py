@@ -279,10 +279,6 @@ def _explain(fault: str) -> str:
     return f"a field is longer than {csv.field_size_limit()} characters; is a quotation mark never closed?"
 
 
-def _is_gzipped(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
-
-
 @contextmanager
 def _open_text(path: Path) -> Iterator[IO[str]]:
     with _open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
@@ -291,7 +287,7 @@ def _open_text(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def _open_bytes(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    with gzip.open(path) if _is_gzipped(path) else path.open("rb") as raw:
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as raw:
         yield raw
 
 

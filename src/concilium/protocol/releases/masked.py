@@ -65,10 +65,9 @@ class Masked(Release):
             )
         return context.reply(envelope, context.memberships.set_up(study, question, envelope.template))
 
-    def select(self, context: SiteContext, study: str, question: Summed) -> Cohort:
-        """The patients asked about, whether or not there are enough."""
-        cohort = context.view.select(question.query, question.target).telling_all(context.policy.branch_floor)
-        return context.divide(study, question, cohort, context.policy.minimum_patients)
+    def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
+        """The patients asked about, whether or not there are enough; of what has a price so many rows of each."""
+        return context.view.select(question.query, question.target).telling_all(context.policy.branch_floor)
 
     def price(self, context: SiteContext, study: str, question: Summed) -> Cost:
         """What it costs."""
@@ -97,7 +96,10 @@ class Masked(Release):
         memberships, study = context.memberships, envelope.study
         membership = memberships.at(study)
         self._check_bound(question, membership.manifest.largest)
-        cohort = self.select(context, study, question)
+        cohort = self.select(context, question, context.studies.at(study).encounters)
+        # Either side of a division has so many patients, or nobody is held out.
+        least = 0 if self.bounded else context.policy.minimum_patients
+        cohort = context.divide(study, question, cohort, least)
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
             cost = self.price(context, study, question)

@@ -50,11 +50,8 @@ class Private(Masked):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
         return super().answer(context, envelope, question)
 
-    def select(self, context: SiteContext, study: str, question: Summed) -> Cohort:
-        """So many rows of each patient as the terms say, and no least number of patients."""
-        view = context.view.read_alone(context.studies.at(study).encounters)
-        cohort = view.select(question.query, question.target).telling_all()
-        return context.divide(study, question, cohort, 0)
+    def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
+        return context.view.read_alone(encounters).select(question.query, question.target).telling_all()
 
     def price(self, context: SiteContext, study: str, question: Summed) -> Cost:
         """From the question, the terms and the manifest alone. Statistics say what one row can change; a patient has as
