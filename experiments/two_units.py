@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from SurvSet.data import SurvLoader
 
 from concilium.models.grid import _clear, _look_closer, find_groups, say_two_units
-from concilium.protocol.binning import GridCodes
-from concilium.protocol.grid import DECADES, Grid
+from concilium.protocol.grid import DECADES, Grid, GridCodes
 from concilium.records.clinical_ranges import find_range
 from concilium.records.unit_factors import FACTORS_OF, find_other_unit, find_quartiles
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError, RecordsError
-from concilium.protocol.binning import bin_codes
+from concilium.protocol.grid import bin_codes
 from concilium.records.coding import Place, natural_value
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import DictionaryEntry

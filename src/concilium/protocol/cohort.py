@@ -35,8 +35,8 @@ from concilium.errors import DoesNotFit, PolicyError
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
-from concilium.protocol.binning import GridCodes, bin_codes
 from concilium.protocol.disclosure import Guard, Population
+from concilium.protocol.grid import GridCodes, bin_codes
 from concilium.protocol.journal import open_for_owner
 from concilium.records.columns import Coded, Column, Numbers, Value
 from concilium.records.expression import names

@@ -23,7 +23,7 @@ class OddValues(UserWarning):
 
 
 @dataclass(frozen=True)
-class VariableDescription:
+class _VariableDescription:
     """One variable: how much of it there is, its extremes, and what is odd."""
 
     name: str
@@ -50,7 +50,7 @@ class SeriesDescription:
     steps: int
     step: str
     empty: int
-    variables: tuple[VariableDescription, ...]
+    variables: tuple[_VariableDescription, ...]
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -89,13 +89,13 @@ def describe(series: Series) -> SeriesDescription:
     )
 
 
-def _describe(name: str, values: Grid, patients: int) -> VariableDescription:
+def _describe(name: str, values: Grid, patients: int) -> _VariableDescription:
     present = values[~np.isnan(values)]
     plausible = find_range(name)
     below = above = 0
     if plausible is not None:
         below, above = int((present < plausible.lowest).sum()), int((present > plausible.highest).sum())
-    return VariableDescription(
+    return _VariableDescription(
         name,
         patients,
         int(present.size),

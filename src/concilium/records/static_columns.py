@@ -23,27 +23,27 @@ LEAST_PATIENTS = 10
 
 
 @dataclass(frozen=True)
-class PublicStatic:
+class _PublicStatic:
     """Where a static column may be cut (`edges`), or which values it has (`values`, the first to compare with)."""
 
     edges: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
 
 
-_BINARY = PublicStatic(values=(0.0, 1.0))
-_BY_NAME: Mapping[str, PublicStatic] = {
-    "age": PublicStatic((45.0, 65.0, 80.0)),
+_BINARY = _PublicStatic(values=(0.0, 1.0))
+_BY_NAME: Mapping[str, _PublicStatic] = {
+    "age": _PublicStatic((45.0, 65.0, 80.0)),
     "sex": _BINARY,
     "gender": _BINARY,
-    "height": PublicStatic((160.0, 175.0)),
+    "height": _PublicStatic((160.0, 175.0)),
     "unit1": _BINARY,
     "unit2": _BINARY,
-    "hospadmtime": PublicStatic((-72.0, -24.0, -6.0)),
-    "icutype": PublicStatic(values=(1.0, 2.0, 3.0, 4.0)),
+    "hospadmtime": _PublicStatic((-72.0, -24.0, -6.0)),
+    "icutype": _PublicStatic(values=(1.0, 2.0, 3.0, 4.0)),
 }
 
 
-def find_static(name: str) -> PublicStatic | None:
+def find_static(name: str) -> _PublicStatic | None:
     """What is public of a column that is static by its name, whatever its capitals and blanks; None of others."""
     return _BY_NAME.get(re.sub(r"[\s_\-]", "", name).casefold())
 

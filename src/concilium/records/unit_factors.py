@@ -40,7 +40,7 @@ OTHER_SIZE = 5.0  # medians that differ by this factor are hardly of one unit
 
 
 @dataclass(frozen=True)
-class OtherUnit:
+class _OtherUnit:
     """A table whose numbers are about so many times those of another."""
 
     larger: str
@@ -53,7 +53,7 @@ class OtherUnit:
         )
 
 
-def find_other_unit(name: str, tables: Mapping[str, Quartiles]) -> OtherUnit | None:
+def find_other_unit(name: str, tables: Mapping[str, Quartiles]) -> _OtherUnit | None:
     """The first table in another unit than the one in the middle, if there is any."""
     ordered = sorted((source for source, one in tables.items() if one[0] > 0), key=lambda s: tables[s][1])
     if len(ordered) < 2:
@@ -65,7 +65,7 @@ def find_other_unit(name: str, tables: Mapping[str, Quartiles]) -> OtherUnit | N
         smaller, larger = sorted((source, middle), key=ordered.index)
         factor = find_factor(name, tables[smaller], tables[larger])
         if factor is not None:
-            return OtherUnit(larger, smaller, factor)
+            return _OtherUnit(larger, smaller, factor)
     return None
 
 
