@@ -4,11 +4,10 @@ It is the same for everybody, so that no hospital has to tell a range: zero, bot
 and three significant digits in each. Days lie between the first and the middle of every month from 1900 to 2099; their
 decades are years. A question names cells of it instead of sending their edges.
 
-Codes of numbers between public edges: 0 missing, then 1 + the number of edges at or below the value.
-
-Numbers are placed by their first bits, which name a bucket with few edges or none. On the public grid (grid.py) a
-bucket has one edge at most, and the codes of a column are found once for all questions about it: other edges of the
-grid are a table over these codes.
+The codes of numbers between public edges are 0 for missing, then 1 + the number of edges at or below the value.
+Numbers are placed by their first bits, which name a bucket with few edges or none. On the grid a bucket has one edge at
+most, and the codes of a column are found once for all questions about it: other edges of the grid are a table over
+these codes.
 """
 
 from __future__ import annotations

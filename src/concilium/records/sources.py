@@ -1,11 +1,9 @@
 """Where a table of patients can come from, and which reader takes it.
 
-Tables in spreadsheets (xlsx, xls, ods), read by calamine: the first row that says something names the columns.
-
-A small file may unfold to more than any memory holds, so that calamine runs in a process of its own (confined.py).
-
-A cell of a spreadsheet has a type of its own, so that nothing is known of a column but what all its cells say: what
-should be read cell by cell is stated, by a schema or a dictionary.
+DataFrames, SQLite files and spreadsheets are read here. A spreadsheet (xlsx, xls, ods) is read by calamine: the first
+row that says something names the columns. A small file may unfold to more than any memory holds, so that calamine runs
+in a process of its own (confined.py). A cell of a spreadsheet has a type of its own, so that nothing is known of a
+column but what all its cells say: what should be read cell by cell is stated, by a schema or a dictionary.
 """
 
 from __future__ import annotations
@@ -79,10 +77,8 @@ def read_columns(
 
         return read_duckdb(path, table, schema, tokens)
     if ending in SPREADSHEETS:
-        from concilium.records.sources import read_spreadsheet
-
         own = tokens if missing is not None else _tokens(DEFAULT_MISSING)
-        return read_spreadsheet(path, table, schema, own)
+        return _read_spreadsheet(path, table, schema, own)
     _refuse_table(table, str(path))
     if ending in TEXT_FILES:
         from concilium.records.delimited import read_delimited
@@ -104,9 +100,7 @@ def name_row(source: Any, row: int, table: str | None = None) -> str:
 
         return look(Path(source)).row(row)
     if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(SPREADSHEETS):
-        from concilium.records.sources import name_sheet_row
-
-        return name_sheet_row(Path(source), table, row)
+        return _name_sheet_row(Path(source), table, row)
     return f"row {row + 1}"
 
 
@@ -294,7 +288,7 @@ def _tidy(cell: Any) -> Any:
 MOMENTS: dict[str, type[date] | type[time]] = {"date": date, "time": time, "datetime": datetime}
 
 
-def read_spreadsheet(
+def _read_spreadsheet(
     path: Path, sheet: str | None, schema: Schema, missing: frozenset[str]
 ) -> dict[str, Column]:
     """All columns of a sheet; it must be named where there are several."""
@@ -323,7 +317,7 @@ def read_spreadsheet(
     return code_batches(read, declared, place, empty=f"{path} holds no patients")
 
 
-def name_sheet_row(path: Path, sheet: str | None, row: int) -> str:
+def _name_sheet_row(path: Path, sheet: str | None, row: int) -> str:
     """How people find a row of patients, counted from 0, in a sheet."""
     return f"row {_read_rows(path, sheet)[1][row].number}"
 

@@ -97,7 +97,9 @@ def grow(
     def may_split(node: GrowingNode) -> bool:
         deep = growth.max_depth is not None and node.depth >= growth.max_depth
         return (
-            np.count_nonzero(node.counts) > 1 and not deep and int(node.counts.sum()) >= 2 * growth.min_leaf
+            int(np.count_nonzero(node.counts)) > 1
+            and not deep
+            and int(node.counts.sum()) >= 2 * growth.min_leaf
         )
 
     frontier = [0] if may_split(nodes[0]) else []
