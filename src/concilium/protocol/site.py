@@ -33,14 +33,7 @@ from concilium.privacy.identity import Identity, statement
 from concilium.protocol.cohort import SiteCache, View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.masking import Memberships
-from concilium.protocol.messages import (
-    VERSION,
-    Envelope,
-    Refusal,
-    Refused,
-    open_envelope,
-    write_signed,
-)
+from concilium.protocol.messages import Envelope, Refused, open_envelope, write_refusal
 from concilium.protocol.meter import Meter
 from concilium.protocol.patient_identity import derive_order, order_patients
 from concilium.protocol.questions import Question, Statistic, Step, open_question
@@ -252,19 +245,7 @@ class Site:
                 self.ledger.refuse(study, kind, question, rule)
             except ConciliumError:
                 log.warning("site %s could not note a refusal in its ledger", self.name)
-        refusal = Refusal(
-            version=VERSION,
-            id=question,
-            site=self.name,
-            rule=rule,
-            reason=reason,
-            identity=self.identity.public,
-            asked=receipt.get("asked"),
-            spent=receipt.get("spent"),
-            left=receipt.get("left"),
-            would_fit=receipt.get("would_fit"),
-        )
-        return write_signed(refusal, self.identity)
+        return write_refusal(self.identity, self.name, question, rule, reason, **receipt)
 
     def _open_ledger(
         self, path: str | Path | None, patients: Patients, identity: str | Path | Identity | None
