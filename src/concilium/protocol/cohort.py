@@ -46,7 +46,7 @@ from concilium.records.patients import Owners, PatientPart
 from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.series import Series
 from concilium.records.table import Records
-from concilium.records.unit_factors import Quartiles
+from concilium.records.units import Quartiles
 
 NAME = re.compile(r"[a-z]+-[0-9a-f]{64}")
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
-from concilium.records.unit_factors import Quartiles
+from concilium.records.units import Quartiles
 
 LOWEST, HIGHEST = -6, 9
 DECADES = tuple(

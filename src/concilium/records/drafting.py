@@ -26,7 +26,7 @@ from concilium.records.grammar import measure, read_day
 from concilium.records.identifiers import NEARLY_ALL, names_patients, numbers_patients
 from concilium.records.table import Records
 from concilium.records.table_map import has_decimal_comma
-from concilium.records.unit_factors import compare_sizes, find_other_unit, find_quartiles
+from concilium.records.units import compare_sizes, find_other_unit, find_quartiles
 
 LEAST_PATIENTS = 10
 MOST_DRAFTED = 50
