@@ -23,7 +23,7 @@ from concilium.records.clinical_ranges import find_range
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import MOST_TEXT, Dictionary, DictionaryEntry
 from concilium.records.grammar import measure, read_day
-from concilium.records.identifiers import NEARLY_ALL, names_patients, numbers_patients
+from concilium.records.patients import NEARLY_ALL, names_patients, numbers_patients
 from concilium.records.table import Records
 from concilium.records.table_map import has_decimal_comma
 from concilium.records.units import compare_sizes, find_other_unit, find_quartiles
