@@ -523,8 +523,14 @@ class Ledger(LedgerMemory, RefusalLog):
             self._entered, self._is_setting = None, False
             with self._file.writing():
                 tail = chain.read_tail(self._file)
-                if not accepting:
-                    self._check_newest(tail.head)
+                if not (accepting or tail.head == self._seen or chain.holds(self._file, self._seen)):
+                    raise LedgerError(
+                        f"{self.path} was put back to an older state while in use; restore the newest copy"
+                    )
+                if self._head_file is not None and not accepting:
+                    kept = self._head_file.read()
+                    if kept != tail.head and (problem := find_problem(self._file, kept, tail.head)):
+                        raise LedgerError(problem)
                 yield tail
             if self._entered is not None:
                 self._seen = self._entered
@@ -532,16 +538,6 @@ class Ledger(LedgerMemory, RefusalLog):
                     self._head_file.replace(self._seen)
                 elif self._head_file is not None:
                     self._head_file.write(self._seen, at_once=self._is_setting)
-
-    def _check_newest(self, head: Head) -> None:
-        if head != self._seen and not chain.holds(self._file, self._seen):
-            raise LedgerError(
-                f"{self.path} was put back to an older state while in use; restore the newest copy"
-            )
-        if self._head_file is not None:
-            kept = self._head_file.read()
-            if kept != head and (problem := find_problem(self._file, kept, head)):
-                raise LedgerError(problem)
 
     def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
         month = max(chain.now(), tail.time)[:7]  # that of an entry made now

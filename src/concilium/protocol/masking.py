@@ -172,12 +172,14 @@ class Memberships:
                 raise MaskError(
                     f"{name} takes part under {fingerprint(identity)}, which is revoked at {self._site}"
                 )
+        with self._lock:  # made for the first study: no other step comes before a site has joined
+            store = self._store = self._store or self._ledger.mask_store()
         membership = Membership(
             manifest,
             self._site,
             self._identity,
             self._policy.peers or self._introduced,
-            self._open_store(),
+            store,
             colluders=self._policy.colluders,
             witness=self._bear_witness(manifest),
             standing=self._ledger.standing,
@@ -214,13 +216,6 @@ class Memberships:
                 )
             held[key.name] = bytes.fromhex(link)[:LINK_BYTES]
         return held
-
-    def _open_store(self) -> SqliteMaskStore:
-        """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
-        with self._lock:
-            if self._store is None:
-                self._store = self._ledger.mask_store()
-            return self._store
 
     def at(self, study: str) -> Membership:
         with self._lock:

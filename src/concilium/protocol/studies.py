@@ -123,13 +123,10 @@ class Studies:
                     self._take_up(opened, record)
                     self._check_fits(opened, record.spent)
                 self._run(opened, proof_key)
-        return Agreed(self._identity.exchange_key, self._tell_news(opened), self._tell_fit(opened))
-
-    def _tell_news(self, opened: OpenedTerms) -> TableNews | None:
-        """What may be told of how the tables have changed since the study before (`TableNews`)."""
-        if not opened.method.way_out.by_site:
-            return None
-        return TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
+        news = None  # of how the tables have changed since the study before
+        if opened.method.way_out.by_site:
+            news = TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
+        return Agreed(self._identity.exchange_key, news, self._tell_fit(opened))
 
     def _tell_fit(self, opened: OpenedTerms) -> TableFit | None:
         """Whether the table fits the study's dictionary (terms.py), where terms ask and policy agrees."""
