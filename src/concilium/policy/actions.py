@@ -125,11 +125,8 @@ def _check_attributes(node: Any, who: str, example: str) -> None:
             )
 
 
-def _read_edges(
-    nodes: Sequence[TransactionNode], edges: Any
-) -> Iterator[tuple[tuple[int, int], TransactionNode]]:
-    if not isinstance(edges, list | tuple):
-        raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
+def _find_positions(nodes: Sequence[TransactionNode]) -> dict[tuple[type, Any], int]:
+    """The position of each node that has an id, by that; 1 and '1' are two."""
     position: dict[tuple[type, Any], int] = {}
     for index, node in enumerate(nodes):
         name = node.get("id")
@@ -139,6 +136,15 @@ def _read_edges(
             raise PolicyError(f"the id of node {index + 1} is neither text nor a whole number")
         if position.setdefault((type(name), name), index) != index:
             raise PolicyError(f"node {index + 1} has the id of an earlier node; ids must differ")
+    return position
+
+
+def _read_edges(
+    nodes: Sequence[TransactionNode], edges: Any
+) -> Iterator[tuple[tuple[int, int], TransactionNode]]:
+    if not isinstance(edges, list | tuple):
+        raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
+    position = _find_positions(nodes)
     for index, edge in enumerate(edges, start=1):
         if not isinstance(edge, list | tuple) or len(edge) not in (2, 3):
             raise PolicyError(

@@ -118,18 +118,12 @@ NO_DIAGNOSES = {"refuted", "entered-in-error"}
 _MOMENT = re.compile(r"([0-9]{4})(-[0-9]{2})?(-[0-9]{2})?(T[0-9:.]+)?(?:Z|[+-][0-9]{2}:[0-9]{2})?")
 
 
-def read_conditions(path: str | os.PathLike[str], system: str | None, others: str) -> Sequences:
-    """The sequences of a file; `Sequences.read_fhir` says what the arguments mean."""
-    if others not in ("refuse", "leave out"):
-        raise RecordsError(f"others must be refuse or leave out; got {others!r}")
-    if system is not None and system not in SYSTEMS and ":" not in system:
-        raise RecordsError(
-            f"system must be one of {', '.join(SYSTEMS)}, or an address; got {system!r}{nearest(system, SYSTEMS)}"
-        )
-    file = Path(path)
+def _collect(
+    file: Path,
+) -> tuple[dict[str, list[tuple[str, str]]], dict[str, str], list[tuple[str, dict[str, Any]]]]:
+    """The patients of a file, without conditions yet; who has which address; and the conditions with their places."""
     patients: dict[str, list[tuple[str, str]]] = {}
     known_as: dict[str, str] = {}
-    seen: dict[str, str] = {}
     conditions = []
     for place, address, resource in _each_resource(file):
         kind = resource.get("resourceType")
@@ -140,6 +134,20 @@ def read_conditions(path: str | os.PathLike[str], system: str | None, others: st
                 known_as[address] = patient
         elif kind == "Condition":
             conditions.append((place, resource))
+    return patients, known_as, conditions
+
+
+def read_conditions(path: str | os.PathLike[str], system: str | None, others: str) -> Sequences:
+    """The sequences of a file; `Sequences.read_fhir` says what the arguments mean."""
+    if others not in ("refuse", "leave out"):
+        raise RecordsError(f"others must be refuse or leave out; got {others!r}")
+    if system is not None and system not in SYSTEMS and ":" not in system:
+        raise RecordsError(
+            f"system must be one of {', '.join(SYSTEMS)}, or an address; got {system!r}{nearest(system, SYSTEMS)}"
+        )
+    file = Path(path)
+    patients, known_as, conditions = _collect(file)
+    seen: dict[str, str] = {}
     for place, resource in conditions:
         if _status(resource) in NO_DIAGNOSES:
             continue

@@ -595,6 +595,12 @@ def _read_column(where: str, given: object) -> _ColumnMap:
             .replace("Invalid", "invalid")
         )
         raise StudyError(f"{where}: {problem}") from None
+    _check_column(where, made, has_unit_of_time="in" in plain)
+    return made
+
+
+def _check_column(where: str, made: _ColumnMap, *, has_unit_of_time: bool) -> None:
+    """StudyError for keys of a column that do not go together."""
     if (made.from_ is None) == (made.where is None):
         raise StudyError(f"{where} needs either from, a column of the hospital's own, or where, a condition")
     if made.where is not None:
@@ -606,9 +612,8 @@ def _read_column(where: str, given: object) -> _ColumnMap:
             raise StudyError(f"{where}: {error}") from None
     if made.until and (made.unit or made.values):
         raise StudyError(f"{where} is a time between two dates: it has no unit and no values of its own")
-    if "in" in plain and not made.until:
+    if has_unit_of_time and not made.until:
         raise StudyError(f"{where}: in goes with until, the second of two dates")
-    return made
 
 
 def _is_condition(text: str) -> bool:
