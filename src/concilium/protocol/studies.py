@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
 
@@ -63,14 +62,6 @@ NOT_THE_HOUSE = "this question does not come from the house that proposed the st
 NOT_PROPOSED = "this study was not proposed to this hospital, or it was started again since: propose it first"
 
 
-@dataclass(frozen=True)
-class _RunningStudy:
-    """A study that was agreed to, and what its house proves its questions with."""
-
-    opened: OpenedTerms
-    proof_key: bytes
-
-
 class Studies:
     """What a site knows of studies. `record` of what was decided is in the ledger (ledger/study_book.py)."""
 
@@ -88,7 +79,7 @@ class Studies:
         self._view, self._populations, self._meter = view, populations, meter
         self._book, self._currency = ledger.studies, ledger.settings.currency  # which a ledger has for good
         self._introduced: frozenset[str] = frozenset()
-        self._running: dict[str, _RunningStudy] = {}
+        self._running: dict[str, bytes] = {}  # by study, what its house proves its questions with
         # Also of studies that another process may just have ended: questions that are being answered need theirs.
         self._terms: OrderedDict[str, OpenedTerms] = OrderedDict()
         self._version = -1
@@ -146,10 +137,10 @@ class Studies:
         """Refused unless the study of this envelope was agreed to and has not ended, the house that proposed it asks,
         and it can ask this."""
         self._look_again()
-        running = self._running.get(envelope.study) or self._recall(envelope.study)
-        if not is_proven(running.proof_key, envelope):
+        proof_key = self._running.get(envelope.study) or self._recall(envelope.study)
+        if not is_proven(proof_key, envelope):
             raise Refused("house", NOT_THE_HOUSE)
-        _check_dates(running.opened.terms.ends)
+        _check_dates(self.at(envelope.study).terms.ends)
         self.check(envelope.study, question, envelope.release)
 
     def at(self, study: str) -> OpenedTerms:
@@ -200,7 +191,7 @@ class Studies:
         if not self._book.ask_once(envelope.study, REPORTS, f"{group} {epsilon}"):
             raise Refused("agreed", "not agreed: a group of patients reports once in a study")
 
-    def _recall(self, study: str) -> _RunningStudy:
+    def _recall(self, study: str) -> bytes:
         with self._deciding:
             record = self._find(study)
             if record is None:
@@ -227,13 +218,13 @@ class Studies:
     def _derive_key(self, opened: OpenedTerms) -> bytes:
         return derive_proof_key(self._identity, opened.terms.exchange_key, opened.id, self._site)
 
-    def _run(self, opened: OpenedTerms, proof_key: bytes) -> _RunningStudy:
+    def _run(self, opened: OpenedTerms, proof_key: bytes) -> bytes:
         self._terms[opened.id] = opened
         while len(self._terms) > REMEMBERED_STUDIES:
             forgotten, _ = self._terms.popitem(last=False)
             self._running.pop(forgotten, None)  # read again from the ledger when it is asked
-        running = self._running[opened.id] = _RunningStudy(opened, proof_key)
-        return running
+        self._running[opened.id] = proof_key
+        return proof_key
 
     def _look_again(self) -> None:
         """Where another process has written the ledger since, it may have ended a study."""
