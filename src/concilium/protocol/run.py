@@ -45,8 +45,7 @@ from concilium.protocol.messages import (
 from concilium.protocol.questions import Among, Asked, BySite, Conversation, Gathered, Question, Reply, Summed
 from concilium.protocol.relay import Route, ask_through, check_below, find_twice
 from concilium.protocol.releases import find_release
-from concilium.protocol.releases.exact import add_answers
-from concilium.protocol.sums import read_sum
+from concilium.protocol.sums import add_sum, read_sum
 from concilium.protocol.terms import (
     Agreed,
     Draft,
@@ -275,7 +274,7 @@ class Run:
                 raise MessageError(
                     "a sum over some of the sites, beside one over all, tells those of the others"
                 )
-            return add_answers(self, asked.question, asked.sites)
+            return self.add_answers(asked.question, asked.sites)
         if isinstance(asked, Summed):
             return find_release(self.name_release(asked)).add_up(self, asked)
         replies = self.gather_replies(asked)
@@ -283,6 +282,16 @@ class Run:
         if len(leaving) < len(replies):
             self.excuse(leaving)
         return replies
+
+    def add_answers(self, question: Summed, among: Collection[str] | None = None) -> NDArray[np.int64]:
+        """The sum of what the sites (or those among them) answer, each seen by itself."""
+        total = np.zeros(question.shape, dtype=np.int64)
+        for site, data in self.gather(question, among=among).items():
+            try:
+                add_sum(total, data, question)
+            except MessageError as error:
+                raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
+        return total
 
     def _read_by_site(self, question: Summed) -> dict[str, NDArray[np.int64]]:
         """What each site answers to a question whose answers could be added up."""

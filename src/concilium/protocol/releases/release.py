@@ -39,8 +39,6 @@ class Release(ABC):
     """
 
     name: ClassVar[str]
-    bounded: ClassVar[bool]
-    tells_each: ClassVar[bool]
     meaning: ClassVar[str]
     by_site: ClassVar[bool]
     comparable: ClassVar[bool]
@@ -51,9 +49,9 @@ class Release(ABC):
     sendings: ClassVar[int] = 1
     word: ClassVar[int | None] = None
 
-    def __init_subclass__(cls) -> None:
-        cls.bounded = RELEASES[cls.name].bounded
-        cls.tells_each = cls.by_site and not cls.bounded
+    def __init__(self) -> None:
+        self.bounded = RELEASES[self.name].bounded
+        self.tells_each = self.by_site and not self.bounded
 
     @abstractmethod
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
@@ -63,9 +61,9 @@ class Release(ABC):
         """The site's half of what the release has to agree on with its sites, besides statistics."""
         raise MessageError(f"there is nothing to agree on under {self.name!r}")
 
-    @abstractmethod
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         """The house's half: the sum over all participants of what they answer."""
+        return run.add_answers(question)
 
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
         """What the card must warn of, given what the participants released and how many patients they say they have."""
