@@ -146,30 +146,7 @@ class Run:
             greetings = self._greet()
             colluders = max(greeting.colluders for greeting in greetings.values())
             keys = {site: self.house.identities[site] for site in greetings}
-        price, total = self.draft.price, self.house.total
-        ends = self.draft.ends or (today() + timedelta(days=self.house.days)).isoformat()
-        terms = Terms(
-            house=self.house.identity.public,
-            exchange_key=self.house.identity.exchange_key,
-            nonce=self.id,
-            purpose=self.draft.purpose or self.house.purpose,
-            method=self.draft.method,
-            parameters=dict(self.draft.parameters),
-            models=self.draft.models,
-            price=None if price is None else str(price),
-            total=str(total) if price is not None and total is not None and total > price else msgspec.UNSET,
-            after=self.house.after or msgspec.UNSET,
-            encounters=msgspec.UNSET if price is None or self.encounters == 1 else self.encounters,
-            participants=tuple(sorted(self.sites)),
-            identities=tuple(keys[site] for site in sorted(keys)),
-            colluders=colluders,
-            ends=ends,
-            holdout=self.draft.holdout or msgspec.UNSET,
-            evaluation=str(self.draft.evaluation) if self.draft.evaluation else msgspec.UNSET,
-            subgroups=self.draft.subgroups or msgspec.UNSET,
-            dictionary=dict(self.dictionary) or msgspec.UNSET,
-            check_tables=True if self.house.check_tables and self.dictionary else msgspec.UNSET,
-        ).encoded
+        terms = self._write_terms(colluders, [keys[site] for site in sorted(keys)])
         if self.journal is not None:
             terms = self.journal.note(f"terms {' '.join(sorted(self.sites))}", terms)
         try:
@@ -186,6 +163,36 @@ class Run:
                 raise
             raise HouseError(f"{together(gone)}; without them it cannot go on: {error}") from None
         return opened
+
+    def _write_terms(self, colluders: int | None, identities: Sequence[bytes]) -> bytes:
+        """The terms of the study; what it does not have is not written down."""
+        draft, house, price = self.draft, self.house, self.draft.price
+        optional: dict[str, Any] = {
+            "after": house.after,
+            "holdout": draft.holdout,
+            "evaluation": str(draft.evaluation) if draft.evaluation else "",
+            "subgroups": draft.subgroups,
+            "dictionary": dict(self.dictionary),
+            "check_tables": house.check_tables and bool(self.dictionary),
+        }
+        if price is not None:
+            optional["encounters"] = self.encounters if self.encounters > 1 else 0
+            optional["total"] = str(house.total) if house.total is not None and house.total > price else ""
+        return Terms(
+            house=house.identity.public,
+            exchange_key=house.identity.exchange_key,
+            nonce=self.id,
+            purpose=draft.purpose or house.purpose,
+            method=draft.method,
+            parameters=dict(draft.parameters),
+            models=draft.models,
+            price=None if price is None else str(price),
+            participants=tuple(sorted(self.sites)),
+            identities=tuple(identities),
+            colluders=colluders,
+            ends=draft.ends or (today() + timedelta(days=house.days)).isoformat(),
+            **{name: value for name, value in optional.items() if value},
+        ).encoded
 
     @property
     def encounters(self) -> int:
