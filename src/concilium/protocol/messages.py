@@ -234,17 +234,29 @@ def write_answer(
 
 
 def write_refusal(
-    identity: Identity, site: str, question: str, rule: str, reason: str, **receipt: str
+    identity: Identity,
+    site: str,
+    question: str,
+    rule: str,
+    reason: str,
+    *,
+    asked: str | None = None,
+    spent: str | None = None,
+    left: str | None = None,
+    would_fit: str | None = None,
 ) -> bytes:
-    """The signed refusal; `receipt` says what was asked, is spent, is left and would fit."""
+    """The signed refusal of a site, or of a region, of the question of this id."""
     refusal = Refusal(
         version=VERSION,
         id=question,
         site=site,
         rule=rule,
         reason=reason,
+        asked=asked,
+        spent=spent,
+        left=left,
+        would_fit=would_fit,
         identity=identity.public,
-        **receipt,
     )
     return write_signed(refusal, identity)
 

@@ -85,17 +85,33 @@ def draft_dictionary(tables: Mapping[str, Records]) -> _DictionaryDraft:
     return _DictionaryDraft(Dictionary(entries), notes, left_out)
 
 
-def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, str]:
-    """The entry of a column by what all tables hold of it, and a note."""
-    if not name.isprintable() or len(name) > MOST_TEXT:
-        raise _NoEntry("its name cannot be printed, or is too long")
-    known = {source: column for source, column in columns.items() if _is_known(column)}
+def _refuse_odd(name: str, known: Mapping[str, Column]) -> None:
+    """_NoEntry for a column that nobody has, that names patients, or that holds dates."""
     if not known:
         raise _NoEntry("missing for everyone")
     if names_patients(name):
         raise _NoEntry("it identifies patients, by its name")
     if any(map(_holds_dates, known.values())):
         raise _NoEntry(f'dates; a map makes a time of them: {{ from = "{name}", until = ..., in = "days" }}')
+
+
+def _find_texts(known: Mapping[str, Column]) -> list[str]:
+    """The tables where a column holds text; _NoEntry where it is a number in others."""
+    texts = [source for source, column in known.items() if _holds_text(column)]
+    numbers = [source for source, column in known.items() if not _list_odd(column)]
+    if texts and numbers and not _are_truths(known.values()):
+        raise _NoEntry(
+            f"numbers in {name_some(numbers)}, text in {name_some(texts)}; maps make them the same"
+        )
+    return texts
+
+
+def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, str]:
+    """The entry of a column by what all tables hold of it, and a note."""
+    if not name.isprintable() or len(name) > MOST_TEXT:
+        raise _NoEntry("its name cannot be printed, or is too long")
+    known = {source: column for source, column in columns.items() if _is_known(column)}
+    _refuse_odd(name, known)
     commas = [source for source, column in known.items() if _has_commas(column)]
     if commas:
         where = "" if len(columns) == 1 else f" in {name_some(commas)}"
@@ -107,12 +123,7 @@ def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, s
         if _identifies(name, column):
             where = "" if len(columns) == 1 else f" in {source}"
             raise _NoEntry(f"it may identify patients: about one value for each{where}")
-    texts = [source for source, column in known.items() if _holds_text(column)]
-    numbers = [source for source, column in known.items() if not _list_odd(column)]
-    if texts and numbers and not _are_truths(known.values()):
-        raise _NoEntry(
-            f"numbers in {name_some(numbers)}, text in {name_some(texts)}; maps make them the same"
-        )
+    texts = _find_texts(known)
     distinct = {
         label(value) for column in known.values() if isinstance(column, Coded) for value in column.values
     }
