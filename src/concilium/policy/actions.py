@@ -348,14 +348,7 @@ class ConstraintGraphs:
                 for index in each(items):
                     _substitute(after[index], action.attribute, change_for(before[index]))
         # Last, so that no substitution brings back what another rule takes out.
-        removals = {False: 0, True: 0}
-        for (action, _, to_edges), items in deeds:
-            if isinstance(action, Eliminate):
-                if action.attribute is None:
-                    removals[to_edges] |= items
-                    continue
-                for index in each(items):
-                    (relations if to_edges else copies)[index].pop(action.attribute, None)
+        removals = _eliminate(deeds, copies, relations)
         names = [
             None if removals[False] >> index & 1 else copy.get("id") for index, copy in enumerate(copies)
         ]
@@ -441,6 +434,22 @@ def _secret(key: bytes) -> Secret:
         return Secret(key)
     except ValueError as error:
         raise PolicyError(str(error)) from None
+
+
+def _eliminate(
+    deeds: Sequence[tuple[Deed, int]], copies: Sequence[dict[str, Any]], relations: Sequence[dict[str, Any]]
+) -> dict[bool, int]:
+    """Take attributes out; the nodes (False) and edges (True) that go as a whole, as bits."""
+    removals = {False: 0, True: 0}
+    for (action, _, to_edges), items in deeds:
+        if not isinstance(action, Eliminate):
+            continue
+        if action.attribute is None:
+            removals[to_edges] |= items
+            continue
+        for index in each(items):
+            (relations if to_edges else copies)[index].pop(action.attribute, None)
+    return removals
 
 
 def _substitute(node: dict[str, Any], attribute: str | None, change: Change) -> None:
