@@ -27,4 +27,6 @@ def test_the_recipes_run() -> None:
     names = {}
     exec(compile(by_horizon, "statistics.md", "exec"), names)
     assert names["tree"].attributes_ == ["fac_disease", "num_age"]
-    assert "The risk is that by time = 24." in str(names["tree"].explain({"num_age": 71, "fac_disease": "renal"}))
+    assert "The risk is that by time = 24." in str(
+        names["tree"].explain({"num_age": 71, "fac_disease": "renal"})
+    )

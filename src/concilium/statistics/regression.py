@@ -70,6 +70,7 @@ from concilium.statistics.term_model import (
 )
 
 INTERCEPT = "intercept"
+FEW_HOSPITALS = 10
 
 
 class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -133,11 +134,12 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()
     intercepts: Annotated[
-        Literal["common", "hospital"],
+        Literal["common", "hospital", "random"],
         Parameter(
-            "'common' or 'hospital'",
-            choice("common", "hospital"),
-            '"hospital": every hospital has an intercept of its own, which it tells nobody (fixed effects)',
+            "'common', 'hospital' or 'random'",
+            choice("common", "hospital", "random"),
+            '"hospital": every hospital has an intercept of its own, which it tells nobody (fixed effects); "random": '
+            "these are drawn from a normal distribution (random effects)",
         ),
     ] = "common"
     firth: Annotated[
@@ -257,23 +259,35 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         def start() -> PlainNewton:
             return PlainNewton(about, self.family, self.intercepts == "hospital", self.firth)
 
-        fit = yield from start().fit(terms)
+        def learn(terms: RegressionTerms) -> Conversation[Fit]:
+            return start().fit_random(terms) if self.intercepts == "random" else start().fit(terms)
+
+        fit = yield from learn(terms)
         tests = wald_tests(fit.terms, fit.coefficients, fit.covariance)
         if self.tests == "likelihood":
             tests = []
             for group, places in fit.terms.group().items():
                 kept = [place for place in range(len(fit.terms.columns)) if place not in places]
-                less = yield from start().fit(fit.terms.take(kept))
+                less = yield from learn(fit.terms.take(kept))
                 rise = 2 * (fit.likelihood - less.likelihood)
                 tests.append(
                     TermTest(
                         group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
                     )
                 )
+        if fit.deviation is not None:
+            # A deviation is never below zero: half of the time it is zero by chance.
+            p = chi_squared_tail(fit.rise, 1) / 2
+            tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
         return self._finish(self._make_body(fit, classes, tests), seen, left_out, self._warn(fit))
 
     def _warn(self, fit: Fit) -> list[str]:
         warnings = []
+        if fit.deviation is not None and fit.freedom < FEW_HOSPITALS - 1:
+            warnings.append(
+                f"random intercepts of {fit.freedom + 1} hospitals: their deviation is hardly known below "
+                f'{FEW_HOSPITALS}; intercepts = "hospital" needs no such assumption'
+            )
         if fit.left_out:
             warnings.append(
                 f"{fit.left_out} patients with a missing value are left out; {fit.patients} are in the regression"
@@ -296,16 +310,16 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         return warnings
 
     def _make_body(self, fit: Fit, classes: list[Value], tests: list[TermTest]) -> RegressionBody:
-        first = int(self.intercepts == "common")
+        first = int(self.intercepts != "hospital")
         estimates = estimate_all(
             [INTERCEPT, *fit.terms.names][1 - first :],
             fit.coefficients,
             (fit.covariance, fit.robust, fit.clustered),
             [*[math.nan] * first, *fit.inflation],
-            fit.freedom if self.family == "gaussian" else None,
+            fit.freedom if self.family == "gaussian" and fit.deviation is None else None,
             fit.separated,
         )
-        spread = None
+        spread = fit.deviation
         if fit.intercepts is not None:
             estimates.insert(0, TermEstimate(INTERCEPT, fit.intercepts[0]))
             spread = fit.intercepts[1]
@@ -488,7 +502,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
         if body.spread_of_intercepts is not None:
             lines.append(
-                f"hospitals' own intercepts: mean {say_number(body.estimates[0].coefficient)}, deviation "
-                f"{say_number(body.spread_of_intercepts)}"
+                f"{'random' if self.intercepts == 'random' else 'own'} intercepts of hospitals: mean "
+                f"{say_number(body.estimates[0].coefficient)}, deviation {say_number(body.spread_of_intercepts)}"
             )
         return lines
