@@ -47,6 +47,7 @@ from concilium.statistics.columns import (
     RegressionTerms,
     ask_schema,
     check_stated,
+    find_scales,
     find_terms,
     pack_triangle,
     state_terms,
@@ -368,43 +369,19 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
                 places=places,
             )
 
-        end = yield from fit_privately(make, len(terms.columns) + 1, self.family, self.rho, partners)
-        warnings = [self.say_price()]
-        if end.covariance is None:
-            warnings.append(
-                "noise is as large as what patients tell: there are no intervals; take fewer terms, more patients or a "
-                "larger epsilon"
-            )
-        else:
-            warnings.append(
-                f"noise is {end.noise_share:.0%} of the variance of the estimates; intervals include it"
-            )
-        warnings.append("numbers beyond the ends of their bins count as these ends")
+        end = yield from fit_privately(
+            make, np.zeros(len(terms.columns) + 1), self.family, self.rho, partners
+        )
+        warnings = [self.say_price(), *end.warn()]
         return Learned(self._make_private_body(terms, end, classes), {}, warnings)
 
     def _make_private_body(
         self, terms: RegressionTerms, end: PrivateEnd, classes: list[Value]
     ) -> RegressionBody:
         """The fit in the units of the attributes: a number from -1 to 1 is half its range."""
-        size = len(end.coefficients)
-        back = np.eye(size)
-        for place, column in enumerate(terms.columns, start=1):
-            if len(column.factors) == 1 and column.factors[0].low is not None and not column.factors[0].basis:
-                low, high = column.factors[0].low, column.factors[0].high or 0.0
-                back[place, place] = 2 / (high - low)
-                back[0, place] = -(low + high) / (high - low)
-        # Splines and products stay in the units of scaled columns, and so do the main effects of their attributes.
-        if any(f.basis or len(c.factors) > 1 for c in terms.columns for f in c.factors):
-            back = np.eye(size)
-        else:
-            # The ends stay: who predicts holds numbers between them, as the fit did.
-            terms = msgspec.structs.replace(
-                terms,
-                columns=tuple(
-                    msgspec.structs.replace(c, center=float(back[0, place]), scale=float(back[place, place]))
-                    for place, c in enumerate(terms.columns, start=1)
-                ),
-            )
+        terms, scale, shift = find_scales(terms)
+        back = np.diag([1.0, *scale])
+        back[0, 1:] = shift
         values = back @ end.coefficients
         covariance = None if end.covariance is None else back @ end.covariance @ back.T
         estimates = (
@@ -416,7 +393,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         means = np.clip(end.information[0, 1:] / weight, -1, 1)
         squares = np.clip(np.diagonal(end.information)[1:] / weight, 0, 1)
         deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
-        scale = np.diagonal(back)[1:]
         return RegressionBody(
             target=self.target,
             query=self.query,
@@ -425,7 +401,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             terms=terms,
             estimates=estimates,
             covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
-            means=((means - back[0, 1:]) / scale).tolist(),
+            means=((means - shift) / scale).tolist(),
             deviations=(deviations / scale).tolist(),
             tests=[] if covariance is None else wald_tests(terms, values, covariance),
         )

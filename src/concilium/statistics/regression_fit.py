@@ -25,16 +25,17 @@ from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.statistics.columns import RegressionTerms, find_dependent, pack_triangle
 from concilium.statistics.families import FAMILIES, Vector
+from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import (
     MOST_PLACES,
     AskRegression,
     NoisySums,
     RegressionSums,
-    read_noisy,
     read_regression,
 )
 
 Matrix = NDArray[np.float64]
+AskNoisy = AskRegression | AskHazards
 # What is climbed, its score and its information.
 Point = tuple[float, Vector, Matrix]
 
@@ -366,17 +367,27 @@ class PrivateEnd:
     information: Matrix
     noise_share: float
 
+    def warn(self) -> list[str]:
+        """What a card says of it."""
+        if self.covariance is None:
+            said = (
+                "noise is as large as what patients tell: there are no intervals; take fewer terms, more patients or a "
+                "larger epsilon"
+            )
+        else:
+            said = f"noise is {self.noise_share:.0%} of the variance of the estimates; intervals include it"
+        return [said, "numbers beyond the ends of their bins count as these ends"]
+
 
 def fit_privately(
-    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
-    size: int,
+    make: Callable[[tuple[float, ...], Gaussian, int], AskNoisy],
+    at: Vector,
     family: str,
     rho: Fraction,
     partners: Partners,
 ) -> Conversation[PrivateEnd]:
-    """Newton's steps with noise; each costs its share of rho."""
-    at = np.zeros(size)
-    end = PrivateEnd(at, None, np.eye(size), math.nan)
+    """Newton's steps with noise from here on; each costs its share of rho."""
+    end = PrivateEnd(at, None, np.eye(len(at)), math.nan)
     for share in STEPS:
         places = _choose_places(make, at, rho * share, partners)
         question = make(tuple(at.tolist()), Gaussian("1"), places)
@@ -384,14 +395,14 @@ def fit_privately(
         variance = partners.variance(rho * share, question.sensitivity.squared)
         question = make(tuple(at.tolist()), Gaussian(str(variance)), places)
         answer = yield question
-        sums = read_noisy(question, answer, float(variance) * float(partners.noise_factor))
+        sums = question.read(answer, float(variance) * float(partners.noise_factor))
         end = _step(sums, at, family)
         at = end.coefficients
     return end
 
 
 def _choose_places(
-    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
+    make: Callable[[tuple[float, ...], Gaussian, int], AskNoisy],
     at: Vector,
     rho: Fraction,
     partners: Partners,

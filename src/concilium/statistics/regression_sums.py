@@ -41,6 +41,7 @@ from concilium.statistics.columns import (
     build_at_site,
     check_columns,
     pack_triangle,
+    refuse_endless,
     squared_norm,
     unpack_triangle,
 )
@@ -172,12 +173,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if self.noise is not None:
             if self.own_intercepts or self.robust:
                 raise MessageError("a private regression has one intercept for all, and model-based errors")
-            if any(
-                (f.cell is None and f.low is None) or column.center or column.scale != 1
-                for column in self.columns
-                for f in column.factors
-            ):
-                raise MessageError("every number of a private regression has public ends")
+            refuse_endless(self.columns)
 
     def estimate(self, patients: int, columns: int) -> Workload:
         size, factors = self.size, sum(len(column.factors) for column in self.columns)
@@ -241,6 +237,18 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if self.family == "gaussian":
             words.append(add(residual**2 * shrink_squares))
         return np.array(words, dtype=np.int64)
+
+    def read(self, total: NDArray[np.int64], variance: float) -> NoisySums:
+        """What the sum says under noise; `variance` is that of the noise in a word, as it was really added."""
+        reals = np.ldexp(total.astype(np.float64), -self.places)
+        deviation = math.ldexp(math.sqrt(variance), -self.places)
+        shrink, shrink_squares = self.shrinks
+        packed = reals[self.size : self.size + self._triangle] / shrink
+        rows, across = np.triu_indices(self.size)
+        packed = np.where(rows == across, packed, packed / math.sqrt(2))
+        squares = float(reals[-1] / shrink_squares) if self.family == "gaussian" else 0.0
+        information = unpack_triangle(packed, self.size)
+        return NoisySums(reals[: self.size], information, squares, deviation, deviation / shrink)
 
 
 @dataclass(frozen=True)
@@ -428,7 +436,7 @@ def read_regression(question: AskRegression, total: NDArray[np.int64]) -> Regres
 
 @dataclass(frozen=True)
 class NoisySums:
-    """The same of a private question: score, information, squared residuals, and the standard deviations of noise in
+    """What a private question tells: score, information, squared residuals, and the standard deviations of noise in
     a score and in a number of the information."""
 
     score: Vector
@@ -436,16 +444,3 @@ class NoisySums:
     squares: float
     noise: float
     noise_of_information: float
-
-
-def read_noisy(question: AskRegression, total: NDArray[np.int64], variance: float) -> NoisySums:
-    """`variance`: of the noise in a word, as it was really added."""
-    reals = np.ldexp(total.astype(np.float64), -question.places)
-    deviation = math.ldexp(math.sqrt(variance), -question.places)
-    size = question.size
-    shrink, shrink_squares = question.shrinks
-    packed = reals[size : size + size * (size + 1) // 2] / shrink
-    rows, across = np.triu_indices(size)
-    packed = np.where(rows == across, packed, packed / math.sqrt(2))
-    squares = float(reals[-1] / shrink_squares) if question.family == "gaussian" else 0.0
-    return NoisySums(reals[:size], unpack_triangle(packed, size), squares, deviation, deviation / shrink)
