@@ -47,7 +47,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
-from concilium.records.columns import label
+from concilium.records.dictionary import say_value
 from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import (
@@ -416,6 +416,11 @@ class Consultation(TreeMethod[CubeBody]):
     def importances(self) -> dict[str, float]:
         return NaiveBayes.of(self.learn((None,) * len(self.body.by)), self.card).importances()
 
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """What each attribute says among all patients, as SVG."""
+        everyone = self.learn((None,) * len(self.body.by))
+        return NaiveBayes.of(everyone, self.card).pictures(whole=whole)
+
     def _text(self) -> str:
         """How many patients each cell of the grid has, and the shares of the classes there."""
         body, dictionary = self.body, self.card.dictionary
@@ -428,7 +433,7 @@ class Consultation(TreeMethod[CubeBody]):
             if counts.sum() < 0.5:
                 continue
             shares = ", ".join(
-                f"{label(name)} {say_share(float(count / counts.sum()))}"
+                f"{say_value(name, dictionary.get(body.target))} {say_share(float(count / counts.sum()))}"
                 for name, count in zip(body.classes, counts, strict=True)
             )
             lines.append(

@@ -44,6 +44,7 @@ from concilium.protocol.grid import on_grid
 from concilium.protocol.held_out import Folds
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.records.columns import label
+from concilium.records.dictionary import say_value
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.cross_validation import PenaltyTried
 from concilium.rulefit.cutoffs import WIDE_EDGES
@@ -381,7 +382,12 @@ class RuleFit(RiskByHorizon[RuleBody]):
         undecided = self._find_undecided(patient, self.read([row]))
         stands_for = {column: share * ones for column, share in undecided.items()}
         variance = ones**2 * self._vary_heights(patient, self.read([row]))
-        said = explain(self._in_words, table[0], ones, patient, stands_for, variance)
+        spoken = {
+            name: value if value is None else say_value(value, self.card.dictionary.get(name))
+            for name, value in patient.items()
+            if name in self.card.dictionary and self.card.dictionary[name].values
+        }
+        said = explain(self._in_words, table[0], ones, {**patient, **spoken}, stands_for, variance)
         if not self.classes_:
             return said
         place = list(map(label, self._in_words.classes)).index(label(said.prediction))

@@ -563,34 +563,41 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        row, centred, reasons, silent = self._say_terms(patient)
+        row, centred, reasons, notes = self._say_terms(patient)
         horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
-        notes = (f"The risk is that by {self.time} = {horizon:g}.", *silent)
-        if not body.covariance:  # noise hides it
-            return say_explained(
-                body.target, body.classes, ends, reasons, notes, self._ratio, (0.0, 1.0), True
-            )
+        interval = self._find_interval(centred, hazard)
+        entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
+        noisy, ratio = self.way_out.bounded, self._ratio
+        return say_explained(
+            body.target, body.classes, ends, reasons, notes, ratio, interval, noisy, entry=entry, by=by
+        )
+
+    def _find_interval(self, centred: Vector, hazard: float) -> tuple[float, float]:
+        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell."""
+        body = self.body
+        if not body.covariance or self._find_endless(centred):  # noise hides it, or there is no finite ratio
+            return 0.0, 1.0
         covariance = unpack_triangle(body.covariance, len(centred))
         # Files of before say nothing about the baseline: the log of a constant hazard has the variance 1 / events.
         from_mean = centred - np.array(body.baseline_means or np.zeros(len(centred)))
         variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
             1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
         )
-        reach = 1.96 * math.sqrt(variance)
-        log_risk = float(centred @ self.coef_)
+        reach, log_risk = 1.96 * math.sqrt(variance), float(centred @ self.coef_)
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )
-        noisy = self.way_out.bounded
-        return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, (low, high), noisy)
+        return low, high
 
     def _say_counts(self) -> list[str]:
         body, lines = self.body, []
         doubtful = [test.term for test in body.proportional if test.p < 0.05]
         if doubtful:
-            lines.append(f"hazards may not be proportional (p < 0.05): {', '.join(doubtful)}")
+            lines.append(
+                f"hazards may not be proportional (p < 0.05): {', '.join(map(self._say_term, doubtful))}"
+            )
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
         if self.way_out.bounded:

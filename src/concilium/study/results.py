@@ -128,6 +128,14 @@ class WorkInProgress:
         return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
 
 
+def make_folder(folder: Path) -> None:
+    """A folder for results, with those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"{folder}: cannot be written to ({error.strerror})") from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """A file that is there in full or not at all."""
     part = path.with_name(path.name + ".part")
@@ -146,13 +154,16 @@ RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", 
 @dataclass(frozen=True)
 class StudyResults:
     """A study's fitted model with its figures, and the terms that hospitals agreed to, byte for byte (their hash is the
-    study's id on the card); `files` are those written, by name: none where no folder was given."""
+    study's id on the card); `files` are those written, by name: none where no folder was given. `differences` are how
+    hospitals' tables differ as mistakes do, where the release shows no single hospital: they are for whoever ran this
+    simulation, who has the tables, and stand in no file."""
 
     study: Study
     model: Method[Any]
     metrics: dict[str, Any]
     terms: bytes
     files: Mapping[str, Path] = field(default_factory=dict)
+    differences: Sequence[str] = ()
 
     @property
     def card(self) -> Card:

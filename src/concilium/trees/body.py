@@ -89,8 +89,14 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         if self.attribute is None:
             return []
         edges = body.say_edges(self.attribute)
+        # Where no branch is for missing values, they go with those that no branch names.
+        elsewhere = edges is None and all(branch.value is not None for branch in self.branches)
         return [
-            (node, _say_branch(self.attribute, values, edges, rest)) for node, values, rest in self.groups
+            (
+                node,
+                _say_branch(self.attribute, [*values, None] if rest and elsewhere else values, edges, rest),
+            )
+            for node, values, rest in self.groups
         ]
 
 
