@@ -277,7 +277,7 @@ class SharedCodes:
 
     @cached_property
     def _posteriors(self) -> NDArray[np.float64]:
-        """P(recorded | output) in a row for each output: a code in the clear was recorded."""
+        """P(recorded | output) in a row for each output: an unprotected code was recorded."""
         channel = self._channel
         size = channel.size
         prior = np.zeros(size)
@@ -332,7 +332,7 @@ class SharedCodes:
         return _EntryEffect(float(np.abs(gains).max()), bool(gains.min() > -UNSOLVED))
 
     def _find_overwritten(self, code: int) -> _EntryEffect | None:
-        """How many entries of a code in the clear were overwritten for each that is seen."""
+        """How many entries of an unprotected code were overwritten for each that is seen."""
         if self._channel.places[code] >= 0:
             return None
         replaced = self._channel.replaced
