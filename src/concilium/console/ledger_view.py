@@ -146,8 +146,8 @@ def look_at_ledger(path: Path, policy_path: Path | None) -> LedgerOverview:
 
 
 def say_forecast(spending: Sequence[tuple[datetime, Fraction]], balance: Balance, now: datetime) -> str:
-    """Until when the budget lasts at the pace of the last days, in words. Of a long ledger not all entries are looked at,
-    so the pace is rather too fast than too slow."""
+    """Until when the budget lasts at the pace of the last days, in words. Of a long ledger some entries are
+    looked at, so that the pace is rather too fast than too slow."""
     if balance.left is None:
         return "There is no budget, so it is never used up."
     if balance.left <= 0:
