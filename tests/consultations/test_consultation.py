@@ -332,7 +332,7 @@ def test_without_predictors_the_answer_is_the_share_of_those_who_match():
         (
             {"age": 63},
             "",
-            "nobody is named who asks, and only some are on the list of this consultation: weiss",
+            r"nobody is named who asks \(--as NAME\), and only some are on the list of this consultation: weiss",
         ),
     ],
 )

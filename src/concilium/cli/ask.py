@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
+from concilium.errors import ModelError
 
 
 def ask(
@@ -26,6 +27,23 @@ def ask(
     requester: Annotated[
         str, typer.Option("--as", metavar="NAME", help="Who asks, where the agreement lists names.")
     ] = "",
+    signed: Annotated[
+        Path | None,
+        typer.Option(
+            "--pass",
+            metavar="FILE",
+            envvar="CONCILIUM_PASS",
+            help="Your pass, signed by your hospital (`concilium identity vouch`), where the agreement wants one.",
+        ),
+    ] = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option(
+            "--kit",
+            metavar="DIR",
+            help="Your own kit: hospitals are on machines of their own, and the house releases each month's counts.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask hospitals about patients like this one: how many, how likely, why, and what to measure next.
@@ -37,16 +55,27 @@ def ask(
     Examples:
       concilium ask heart.toml age=63 sex=male "chol=240 mg/dl"
       concilium ask heart.toml patient.json --as "Dr. Weiss"
+      concilium ask heart.toml age=63 sex=male --kit kits/ana@example.org
       concilium ask heart.asked/2026-11/model.json age=63 sex=m --json
     """
     import msgspec
 
     from concilium.cli.consult import read_patients
+    from concilium.consultations.passes import RequesterPass
     from concilium.study.consulting import ask as ask_about
 
+    if signed is not None and requester:
+        raise ModelError("say who asks by a name (--as) or by a pass (--pass), not by both")
+    who = requester if signed is None else RequesterPass.read(signed)
+    tell = None if as_json else warn
+    fetch = None
+    if kit is not None:
+        from concilium.cli.flare import open_fetch
+
+        fetch, own = open_fetch(kit, consultation, who, warn)
+        who = who or own
     answers = [
-        ask_about(consultation, one, requester=requester, tell=None if as_json else warn)
-        for one in read_patients(patient)
+        ask_about(consultation, one, requester=who, tell=tell, fetch=fetch) for one in read_patients(patient)
     ]
     if as_json:
         plain = [msgspec.to_builtins(one) for one in answers]

@@ -33,8 +33,9 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
+from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
-from concilium.errors import HouseError, ModelError, StudyError, name_some
+from concilium.errors import HouseError, MaskError, ModelError, StudyError, name_some
 from concilium.models.explanation import Explanation, say_share
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, NewPatients
@@ -42,6 +43,7 @@ from concilium.models.private_start import plan_start, start
 from concilium.models.threshold import CallingRule, decide
 from concilium.parameters import MOST_COUNTED, Parameter, choice, names, text, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.privacy.identity import read_fingerprint
 from concilium.protocol.attributes import recode
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
@@ -121,7 +123,16 @@ class Consultation(TreeMethod[CubeBody]):
     requesters: Annotated[
         Sequence[str] | None,
         Parameter(
-            "a list of names", names, "who may ask, by name, as their hospital vouches; None: not said"
+            "a list of names", names, "who may ask, by name or by a role of their pass; None: not said"
+        ),
+    ] = None
+    signers: Annotated[
+        Sequence[str] | None,
+        Parameter(
+            "a list of names",
+            names,
+            "the fingerprints of the hospitals that sign passes; then only a pass shows who asks (`--pass`). None: "
+            "whoever asks states a name",
         ),
     ] = None
     month: Annotated[
@@ -155,6 +166,11 @@ class Consultation(TreeMethod[CubeBody]):
                     f"a private Consultation states its grid: give bins or values of {absent[0]!r}, so that cells are "
                     "public before anybody is counted"
                 )
+        for one in self.signers or ():
+            try:
+                read_fingerprint(one)
+            except MaskError as error:
+                raise StudyError(f"'signers' of a Consultation: {error}") from None
         if self.ends and self.month > self.ends[:7]:
             raise StudyError(f"the agreement ended on {self.ends}, before the month {self.month}")
 
@@ -372,7 +388,7 @@ class Consultation(TreeMethod[CubeBody]):
             )
         return said
 
-    def ask(self, patient: Mapping[str, Any], *, requester: str = "") -> ConsultationAnswer:
+    def ask(self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "") -> ConsultationAnswer:
         """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
 
         Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
@@ -397,13 +413,23 @@ class Consultation(TreeMethod[CubeBody]):
             missing=self.card.find_missing_sites(),
         )
 
-    def check_request(self, requester: str = "") -> None:
+    def check_request(self, requester: str | RequesterPass = "") -> None:
         """ModelError where nobody, or not this requester, may ask today."""
         now = today().isoformat()
-        if self.requesters is not None and requester not in self.requesters:
-            who = f"{requester!r} is" if requester else "nobody is named who asks, and only some are"
+        if isinstance(requester, RequesterPass):
+            requester.check(self.signers if self.signers is not None else [requester.signer], now)
+            who, listed = requester.name, requester.listed_as
+        else:
+            who, listed = requester, (requester,)
+            if self.signers is not None:
+                raise ModelError(
+                    "this consultation is asked with a pass (--pass FILE), signed by a hospital of the agreement: "
+                    f"{name_some(self.signers)}"
+                )
+        if self.requesters is not None and not {*listed} & {*self.requesters}:
+            whose = f"{who!r} is" if who else "nobody is named who asks (--as NAME), and only some are"
             raise ModelError(
-                f"{who} {'not ' if requester else ''}on the list of this consultation: {name_some(self.requesters)}"
+                f"{whose} {'not ' if who else ''}on the list of this consultation: {name_some(self.requesters)}"
             )
         if self.ends and now > self.ends:
             raise ModelError(f"this consultation ended on {self.ends}: hospitals must agree to a new one")

@@ -15,6 +15,7 @@ import msgspec
 
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
+from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, StudyError
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
@@ -23,25 +24,30 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 MODEL = "model.json"
+# Gets the release of a dated study into a folder, and takes up work in progress where there is some.
+Fetch = Callable[["Study", Path, bool], object]
 
 
 def ask(
     path: str | Path,
     patient: Mapping[str, Any],
     *,
-    requester: str = "",
+    requester: str | RequesterPass = "",
     tell: Callable[[str], None] | None = None,
+    fetch: Fetch | None = None,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
-    Whatever is wrong with the patient or the requester is said before a hospital is asked anything.
+    Whatever is wrong with the patient or the requester is said before a hospital is asked anything. `fetch` gets a
+    month's release from elsewhere, such as the house of a network; without it, the hospitals of the study file release
+    it here.
     """
     path = Path(path)
     if path.suffix == ".json":
         return _open(path).ask(patient, requester=requester)
     from concilium.study.study import Study
 
-    study = Study.read(path)
+    study = Study.read(path, elsewhere=fetch is not None)
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
@@ -50,10 +56,13 @@ def ask(
         _check_patient(study, agreed, patient)
         if tell is not None:
             tell(f"releasing the counts of {month}")
-        dated = msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
+        dated = date_study(study, month)
         interrupted = folder.with_name(f".{folder.name}.partial").is_dir()
         try:
-            dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+            if fetch is not None:
+                fetch(dated, folder, interrupted)
+            else:
+                dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
         except HouseError as error:
             if "its key is deleted" not in str(error):
                 raise
@@ -62,6 +71,11 @@ def ask(
                 "there any more, so put its folder back, or ask again next month"
             ) from None
     return _open(folder / MODEL).ask(patient, requester=requester)
+
+
+def date_study(study: Study, month: str) -> Study:
+    """The study of one month's release."""
+    return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
 def find_release(path: Path, month: str) -> Path:
