@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
 from concilium.errors import ModelError
+
+if TYPE_CHECKING:
+    from concilium.cli.consult import Patient
 
 
 def ask(
@@ -19,11 +22,12 @@ def ask(
         ),
     ],
     patient: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATIENT", help="A JSON file, - for standard input, or attribute=value pairs."
+            metavar="[PATIENT]",
+            help="A JSON file (a FHIR Bundle too), - for standard input, or attribute=value pairs; without it, a form.",
         ),
-    ],
+    ] = None,
     requester: Annotated[
         str, typer.Option("--as", metavar="NAME", help="Who asks, where the agreement lists names.")
     ] = "",
@@ -44,6 +48,9 @@ def ask(
             help="Your own kit: hospitals are on machines of their own, and the house releases each month's counts.",
         ),
     ] = None,
+    oldest: Annotated[
+        int, typer.Option(metavar="DAYS", min=0, help="Of a FHIR Bundle, how old an observation may be.")
+    ] = 365,
     as_json: Json = False,
 ) -> None:
     """Ask hospitals about patients like this one: how many, how likely, why, and what to measure next.
@@ -54,7 +61,8 @@ def ask(
     \b
     Examples:
       concilium ask heart.toml age=63 sex=male "chol=240 mg/dl"
-      concilium ask heart.toml patient.json --as "Dr. Weiss"
+      concilium ask heart.toml
+      concilium ask heart.toml bundle.json --as "Dr. Weiss"
       concilium ask heart.toml age=63 sex=male --kit kits/ana@example.org
       concilium ask heart.asked/2026-11/model.json age=63 sex=m --json
     """
@@ -74,8 +82,9 @@ def ask(
 
         fetch, own = open_fetch(kit, consultation, who, warn)
         who = who or own
+    patients = read_patients(patient) if patient else [_fill_in(consultation, elsewhere=kit is not None)]
     answers = [
-        ask_about(consultation, one, requester=who, tell=tell, fetch=fetch) for one in read_patients(patient)
+        ask_about(consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest) for one in patients
     ]
     if as_json:
         plain = [msgspec.to_builtins(one) for one in answers]
@@ -85,3 +94,26 @@ def ask(
         if len(answers) > 1:
             say(("" if number == 1 else "\n") + f"patient {number}")
         say(str(answer))
+
+
+def _fill_in(consultation: Path, *, elsewhere: bool) -> Patient:
+    """A form: every attribute in turn, the grid first. What is impossible is asked for again."""
+    from concilium.consultations.answers import read_request
+    from concilium.records.dictionary import describe_entry
+    from concilium.study.consulting import list_attributes
+
+    entries = list_attributes(consultation, elsewhere=elsewhere)
+    patient: Patient = {}
+    warn("Press Enter for what is not known.")
+    for name, entry in entries.items():
+        hint = f" ({describe_entry(entry)})" if entry is not None else ""
+        while text := typer.prompt(f"{name}{hint}", default="", show_default=False, err=True).strip():
+            try:
+                known = {one: found for one, found in entries.items() if found is not None}
+                read_request({name: text}, [name], list(entries), known)
+            except ModelError as error:
+                warn(str(error))
+            else:
+                patient[name] = text
+                break
+    return patient

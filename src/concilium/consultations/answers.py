@@ -30,6 +30,8 @@ class ConsultationAnswer(Explanation):
     measure_next  the attribute, not entered, that would move the answer most; None where there is none
     hospitals     those whose patients are counted
     missing       those that were asked and are not among them, each with why
+    resources     of a FHIR bundle, what each attribute was read from
+    too_old       attributes whose latest resource is too old to be used, with it
     """
 
     population: str = ""
@@ -38,6 +40,8 @@ class ConsultationAnswer(Explanation):
     measure_next: str | None = None
     hospitals: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
+    too_old: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
+from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
 from concilium.errors import HouseError, MaskError, ModelError, StudyError, name_some
@@ -50,6 +51,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
 from concilium.records.columns import label
+from concilium.records.query import Query
 from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import (
@@ -388,8 +390,11 @@ class Consultation(TreeMethod[CubeBody]):
             )
         return said
 
-    def ask(self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "") -> ConsultationAnswer:
+    def ask(
+        self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "", oldest: int = OLDEST
+    ) -> ConsultationAnswer:
         """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
+        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`).
 
         Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
         patient of whom no attribute of the grid is known, a requester who is not on the list, an agreement that has
@@ -397,12 +402,19 @@ class Consultation(TreeMethod[CubeBody]):
         """
         self.check_request(requester)
         names_ = [one.name for one in self.body.by], [one.name for one in self.body.predictors]
+        bundled = None
+        if is_bundle(patient):
+            known = {*names_[0], *names_[1], *Query.parse(self.query).attributes}
+            bundled = read_bundle(patient, sorted(known), self.card.dictionary, today(), oldest)
+            patient = bundled.values
         read, unused = read_request(patient, *names_, self.card.dictionary, self.query)
         answer = self.explain(read)
         if answer.outside:
             raise ModelError(" ".join(answer.sentences[:-1]))
         population, _, following = self._look_up(read)
-        said = (f"Not part of this consultation, and so not used: {', '.join(unused)}.",) if unused else ()
+        said = tuple(bundled.say()) if bundled is not None else ()
+        if unused:
+            said += (f"Not part of this consultation, and so not used: {', '.join(unused)}.",)
         return ConsultationAnswer(
             **{**vars(answer), "sentences": (*answer.sentences, *said), "notes": (*answer.notes, *said)},
             population=say_cells(self.body, population.chosen, self.card.dictionary),
@@ -411,6 +423,8 @@ class Consultation(TreeMethod[CubeBody]):
             measure_next=None if following is None else following.name,
             hospitals=tuple(site.name for site in self.card.sites),
             missing=self.card.find_missing_sites(),
+            resources=bundled.used if bundled is not None else {},
+            too_old=bundled.too_old if bundled is not None else {},
         )
 
     def check_request(self, requester: str | RequesterPass = "") -> None:

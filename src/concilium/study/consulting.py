@@ -15,12 +15,14 @@ import msgspec
 
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
+from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, StudyError
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 
 if TYPE_CHECKING:
+    from concilium.records.dictionary import DictionaryEntry
     from concilium.study.study import Study
 
 MODEL = "model.json"
@@ -35,6 +37,7 @@ def ask(
     requester: str | RequesterPass = "",
     tell: Callable[[str], None] | None = None,
     fetch: Fetch | None = None,
+    oldest: int = OLDEST,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
@@ -44,7 +47,7 @@ def ask(
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _open(path).ask(patient, requester=requester)
+        return _open(path).ask(patient, requester=requester, oldest=oldest)
     from concilium.study.study import Study
 
     study = Study.read(path, elsewhere=fetch is not None)
@@ -53,7 +56,7 @@ def ask(
     month = today().isoformat()[:7]
     folder = find_release(path, month)
     if not (folder / MODEL).exists():
-        _check_patient(study, agreed, patient)
+        _check_patient(study, agreed, patient, oldest)
         if tell is not None:
             tell(f"releasing the counts of {month}")
         dated = date_study(study, month)
@@ -70,7 +73,7 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _open(folder / MODEL).ask(patient, requester=requester)
+    return _open(folder / MODEL).ask(patient, requester=requester, oldest=oldest)
 
 
 def date_study(study: Study, month: str) -> Study:
@@ -101,8 +104,33 @@ def _take_consultation(study: Study, method: Any) -> Consultation:
     return method
 
 
-def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any]) -> None:
+def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int) -> None:
     """ModelError where the patient could not be asked about, as far as the study file tells."""
-    named = {*study.bins, *study.values, *(study.attributes or ()), *study.dictionary} - {study.target}
-    grid = agreed.find_grid(sorted(named))
+    grid, named = _list_named(study, agreed)
+    if is_bundle(patient):
+        patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
     read_request(patient, grid, named or {*patient}, study.dictionary.entries, study.query)
+
+
+def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str]]:
+    """The attributes of the grid, and all that the study file names."""
+    named = sorted(
+        {*study.bins, *study.values, *(study.attributes or ()), *study.dictionary} - {study.target}
+    )
+    return agreed.find_grid(named), named
+
+
+def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
+    """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
+    path = Path(path)
+    if path.suffix == ".json":
+        released = _open(path)
+        grid, named = [one.name for one in released.body.by], released.attributes_
+        entries = released.card.dictionary
+    else:
+        from concilium.study.study import Study
+
+        study = Study.read(path, elsewhere=elsewhere)
+        grid, named = _list_named(study, _take_consultation(study, study.open_method()))
+        entries = study.dictionary.entries
+    return {name: entries.get(name) for name in (*grid, *(one for one in named if one not in grid))}
