@@ -111,6 +111,27 @@ def test_a_file_for_each_hospital_is_all_that_a_study_needs(tmp_path: Path) -> N
     )
 
 
+def test_one_row_per_patient_under_sites_holds_for_each_named_hospital(tmp_path: Path) -> None:
+    stated = """[study]
+method = "tree"
+target = "death"
+[sites]
+one_row_per_patient = true
+[[site]]
+name = "north"
+records = "a.csv"
+[[site]]
+name = "south"
+records = "b.csv"
+one_row_per_patient = false
+"""
+    study = Study.read(write(tmp_path, stated))
+    assert [(one.name, one.one_row_per_patient) for one in study.hospitals] == [
+        ("north", True),
+        ("south", False),
+    ]
+
+
 def test_a_complete_study_keeps_everything_it_says(tmp_path: Path) -> None:
     study = Study.read(write(tmp_path, COMPLETE))
     assert study.positive == 1

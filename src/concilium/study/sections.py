@@ -202,13 +202,14 @@ def read_document(path: Path) -> tuple[bytes, dict[str, Any]]:
         document["study"] = {"name": path.stem, **about}
     sites: Any = document.get("sites")
     listed = {name: sites[name] for name in sites if name != ROWS} if isinstance(sites, dict) else {}
-    if listed and not {*listed} & {*SplitTable.__struct_fields__}:
+    named: Any = document.get("site", [])
+    if isinstance(sites, dict) and (listed or named) and not {*listed} & {*SplitTable.__struct_fields__}:
         if not all(isinstance(source, str) for source in listed.values()):
             raise StudyError(f'{path}: [sites] must name one file per hospital, such as north = "north.csv"')
         stated = {ROWS: sites[ROWS]} if ROWS in sites else {}
-        written = [{**site, **stated} for site in _write_out(listed, about)]
-        document["site"] = [*document.get("site", []), *written]
-        del document["sites"]
+        if isinstance(named, list) and all(isinstance(site, dict) for site in named):
+            document["site"] = [{**stated, **site} for site in [*named, *_write_out(listed, about)]]
+            del document["sites"]
     return content, document
 
 
