@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -34,15 +35,17 @@ from concilium.consultations.cube import (
     round_rows,
 )
 from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
+from concilium.consultations.intervals import find_interval
 from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
 from concilium.errors import HouseError, MaskError, ModelError, StudyError, name_some
 from concilium.models.explanation import Explanation, say_share
+from concilium.models.intervals import Interval
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, NewPatients
 from concilium.models.private_start import plan_start, start
 from concilium.models.threshold import CallingRule, decide
-from concilium.parameters import MOST_COUNTED, Parameter, choice, names, text, whole
+from concilium.parameters import MOST_COUNTED, Parameter, names, text, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.identity import read_fingerprint
 from concilium.protocol.attributes import recode
@@ -113,15 +116,6 @@ class Consultation(TreeMethod[CubeBody]):
             "a population is widened until so many patients match",
         ),
     ] = 50
-    on_misfit: Annotated[
-        str,
-        Parameter(
-            "'attribute' or 'hospital'",
-            choice("attribute", "hospital"),
-            "what is left out where a hospital lacks, withholds or coarsens a stated attribute: it for all, or that "
-            "hospital; card and answers name it",
-        ),
-    ] = "attribute"
     requesters: Annotated[
         Sequence[str] | None,
         Parameter(
@@ -199,10 +193,7 @@ class Consultation(TreeMethod[CubeBody]):
 
     @property
     def required_columns(self) -> frozenset[str]:
-        if self.on_misfit == "attribute":
-            return super().required_columns
-        stated = {*self.bins, *self.values} if self.attributes is None else {*self.attributes}
-        return frozenset({self.target, *(self.grid or ()), *stated})
+        return super().required_columns | ({*(self.grid or ())} if self.spares_misfits else set())
 
     def plan(self) -> Plan:
         said = f"counts by cell of the grid, by predictor and by {self.target}: once"
@@ -219,7 +210,7 @@ class Consultation(TreeMethod[CubeBody]):
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to. The release of a month is one study, whoever of the house asks for it
         and however often: hospitals give the answer that they stored."""
-        drafted = replace(super().draft(models=models), spares_misfits=self.on_misfit == "hospital")
+        drafted = super().draft(models=models)
         if not self.month:
             return drafted
         last = find_last_day(self.month)
@@ -361,8 +352,25 @@ class Consultation(TreeMethod[CubeBody]):
             find_path(tree, patient, dictionary)[-1] if name in patient else 0
             for name, tree in zip(learned.names, learned.trees, strict=True)
         ]
-        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these")
+        find = None
+        if body.variance:
+            find = partial(self._find_interval, population.chosen, learned, reached)
+        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these", find)
         return population, said, find_next(learned, reached, patient, said)
+
+    def _find_interval(
+        self, chosen: Chosen, learned: NaiveBayesBody, reached: Sequence[int], best: int
+    ) -> Interval:
+        """The interval of a class under noise, for a patient who reaches these nodes."""
+        body, start, rows = self.body, 1, []
+        columns = [*(body.by[place] for place in body.find_spanned(chosen)), *body.predictors]
+        nodes = dict(zip(learned.names, reached, strict=True))
+        for column in columns:
+            if node := nodes.get(column.name, 0):
+                rows.append(start + column.attribute.in_branch_order[node - 1])
+            start += column.attribute.size
+        counts, deviations = body.tabulate(chosen, body.estimated), body.find_deviations(chosen)
+        return find_interval(counts, deviations, rows, learned, reached, best)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         population, said, following = self._look_up(patient)

@@ -24,6 +24,7 @@ from concilium.models.method import (
     Attributes,
     Bins,
     Delta,
+    OnMisfit,
     PrivateMethod,
     QueryText,
     ReleaseName,
@@ -184,6 +185,7 @@ class RuleFit(PrivateMethod[RuleBody]):
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     support: Annotated[
         int,
         Parameter(

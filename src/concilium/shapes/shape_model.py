@@ -20,6 +20,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     PrivateMethod,
     QueryText,
@@ -127,6 +128,7 @@ class ShapeModel(PrivateMethod[ShapeBody]):
     values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     threshold: DecisionRule = "majority"
 
     def check(self) -> None:

@@ -24,6 +24,7 @@ from concilium.models.follow_up import Followed
 from concilium.models.method import (
     Attributes,
     Bins,
+    OnMisfit,
     PositiveClass,
     QueryText,
     ReleaseName,
@@ -214,6 +215,7 @@ class CoxRegression(TermModel[CoxBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     splines: Splines = field(default_factory=dict)
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()

@@ -63,6 +63,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
     threshold: Text | None = None
+    on_misfit: Text | None = None
     encounters: Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")] | None = None
     purpose: Purpose = ""
 

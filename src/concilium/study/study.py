@@ -598,7 +598,16 @@ class Study(About, frozen=True, kw_only=True):
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
         about = {
             name: getattr(self, name)
-            for name in ("target", "outcome", "time", "query", "attributes", "positive", "threshold")
+            for name in (
+                "target",
+                "outcome",
+                "time",
+                "query",
+                "attributes",
+                "positive",
+                "threshold",
+                "on_misfit",
+            )
         }
         privacy = msgspec.structs.asdict(self.privacy)
         places = {"study": about, "privacy": privacy, "": self.parameters}
