@@ -41,8 +41,8 @@ from concilium.codes.sharing_report import (
     measure_point,
 )
 from concilium.codes.taxonomy import Taxonomy
-from concilium.evaluation.comparison import t_quantile
 from concilium.records.sequences import Sequences
+from concilium.statistics.distributions import student_quantile
 from diabetes_codes import list_diagnoses, read_stays, split
 
 EPSILONS = ["0.1", "0.5", "1", "1.5", "2", "2.5", "3", "4", "5"]
@@ -76,7 +76,7 @@ def say(values: Iterable[float | None]) -> str:
     some = "" if len(known) == len(listed) else f" [{len(known)}]"
     if len(known) < 2:
         return f"{known.mean():.3f}{some}"
-    half = t_quantile(0.95, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
+    half = student_quantile(0.975, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
     return f"{known.mean():.3f} ±{half:.3f}{some}"
 
 

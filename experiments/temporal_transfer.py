@@ -29,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 
 import concilium as cc
 from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
-from concilium.temporal.outcome_windows import count_hours, find_judged_windows, match_controls
+from concilium.temporal.outcome_questions import count_hours, find_judged_windows, match_controls
 from concilium.temporal.rule_questions import prepare
 
 NAMES = [

@@ -184,6 +184,19 @@ def choice(*options: str) -> Reader:
     return read
 
 
+def one_of(*options: str, about: str) -> Parameter:
+    """A parameter that takes one of these."""
+    *first, last = map(repr, options)
+    return Parameter(f"{', '.join(first)} or {last}", choice(*options), about)
+
+
+def number_between(least: float, most: float, about: str) -> Parameter:
+    """A parameter that takes a number between these, and neither of them."""
+    return Parameter(
+        f"a number between {least:g} and {most:g}", number(lambda value: least < value < most), about
+    )
+
+
 def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError

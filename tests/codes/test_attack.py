@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from concilium.codes.attack import (
     Precision,
     SharedView,
+    _count_transitions,
     _find_lifts,
     _find_priors,
-    count_transitions,
     find_largest,
     find_transitions,
     guess_events,
@@ -120,7 +120,7 @@ def test_transitions_stay_within_a_patient():
     codes = np.array([0, 1, 2, 1, 1, 0], dtype=np.int32)
     expected = np.zeros((3, 3))
     expected[0, 1] = expected[2, 1] = expected[1, 1] = 1
-    assert (count_transitions(offsets, codes, 3) == expected).all()
+    assert (_count_transitions(offsets, codes, 3) == expected).all()
 
 
 def test_independent_codes_have_no_lift():

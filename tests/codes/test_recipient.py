@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import concilium as cc
-from concilium.codes.recipient import Stays, find_weights
+from concilium.codes.recipient import Stays, _find_weights
 from concilium.errors import RecordsError, StudyError
 from concilium.privacy import randomness
 from concilium.study.code_sharing import SharingStudy
@@ -46,7 +46,7 @@ def test_weights_have_the_expectation_that_they_promise(options):
     inputs, outputs, matrix = sharing.channel([*SENSITIVE, "571", "250", "401"])
     for asked in (("250",), ("303",), ("303", "250"), tuple(sharing.protected_)):
         chosen = np.array(sorted(codes[code] for code in asked))
-        weights = find_weights(channel, chosen)
+        weights = _find_weights(channel, chosen)
         if weights is None:
             assert options in ({"block_size": 2}, {"show_hidden": False}), asked
             continue

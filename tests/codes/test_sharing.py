@@ -229,7 +229,7 @@ def test_a_bound_for_each_code():
             {"gamma_max": 1.5},
             "'gamma_max' of a CodeSharing must be a number above 0 and at most 1, or None; got 1.5",
         ),
-        ({"mechanism": "magic"}, "must be one of 'blocks', 'umaxrr', 'k-rr', 'suppression'; got 'magic'"),
+        ({"mechanism": "magic"}, "must be 'blocks', 'umaxrr', 'k-rr' or 'suppression'; got 'magic'"),
         (
             {"block_size": 0},
             "'block_size' of a CodeSharing must be a whole number from 1 to 2000, or None; got 0",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from concilium.consult.curves import DOTS_SIDE, _find_ticks, draw_calibration
+from concilium.consult.report import DOTS_SIDE, _draw_calibration, _find_ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,7 +34,7 @@ def diagonal(picture: str) -> tuple[float, float, float, float]:
 
 
 def test_dots_of_right_predictions_lie_on_the_line_and_others_above_or_below() -> None:
-    picture = draw_calibration([group(2, 2), group(5, 9), group(8, 4)], "stay")
+    picture = _draw_calibration([group(2, 2), group(5, 9), group(8, 4)], "stay")
     x1, y1, x2, y2 = diagonal(picture)
     heights = [y1 + (x - x1) * (y2 - y1) / (x2 - x1) - y for x, y in dots(picture)]
     assert heights[0] == pytest.approx(0, abs=0.2)
@@ -43,7 +43,7 @@ def test_dots_of_right_predictions_lie_on_the_line_and_others_above_or_below() -
 
 
 def test_every_dot_says_how_many_patients_it_stands_for() -> None:
-    picture = draw_calibration([group(1200, 1180, 1500), group(2400.4, 2500, 3)], "cost")
+    picture = _draw_calibration([group(1200, 1180, 1500), group(2400.4, 2500, 3)], "cost")
     said = [dot.findtext(f"{SVG}title") for dot in ElementTree.fromstring(picture).iter(f"{SVG}circle")]
     assert said == [
         "1,500 patients: predicted 1,200, observed 1,180",
@@ -53,7 +53,7 @@ def test_every_dot_says_how_many_patients_it_stands_for() -> None:
 
 @given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), min_size=1, max_size=10))
 def test_every_dot_is_inside(pairs: list[tuple[float, float]]) -> None:
-    picture = draw_calibration([group(*pair) for pair in pairs], "x")
+    picture = _draw_calibration([group(*pair) for pair in pairs], "x")
     left, bottom, right, top = diagonal(picture)
     assert len(dots(picture)) == len(pairs)
     for x, y in dots(picture):
@@ -80,6 +80,6 @@ def test_round_numbers_are_ticks() -> None:
 
 
 def test_a_name_cannot_write_svg() -> None:
-    picture = draw_calibration([group(1, 2)], "</svg><script>x</script>&")
+    picture = _draw_calibration([group(1, 2)], "</svg><script>x</script>&")
     assert "<script>" not in picture
     ElementTree.fromstring(picture)

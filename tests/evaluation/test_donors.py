@@ -15,31 +15,31 @@ from concilium.errors import HouseError, StudyError
 from concilium.evaluation.alone import cross_validate, fit_alone
 from concilium.evaluation.comparison import compare, estimate_difference, learn_in_every_way
 from concilium.evaluation.donors import (
-    Candidate,
     OwnModels,
     Ranking,
+    _Candidate,
+    _rank_donors,
     _weigh,
     count_own,
     describe,
-    rank_donors,
 )
 from concilium.evaluation.leave_out import Predictions, figures, predict_at
 from concilium.models.validation import Validation
 from concilium.privacy.accounting import rho_from_pure
 from concilium.protocol.cohort import View
 from concilium.protocol.region import Region
-from concilium.study.donating import count_wrong
+from concilium.study.donating import _count_wrong
 
 TABLE_6_9 = [
-    Candidate("12323", 0.9643, 549, 0.67),
-    Candidate("36194", 0.9763, 385, 0.66),
-    Candidate("6558", 0.9512, 312, 0.76),
-    Candidate("6577", 0.9548, 238, 0.69),
+    _Candidate("12323", 0.9643, 549, 0.67),
+    _Candidate("36194", 0.9763, 385, 0.66),
+    _Candidate("6558", 0.9512, 312, 0.76),
+    _Candidate("6577", 0.9548, 238, 0.69),
 ]
 
 
 def test_table_6_9_of_the_thesis():
-    ranked = rank_donors(TABLE_6_9)
+    ranked = _rank_donors(TABLE_6_9)
     assert {donor.site: donor.weight for donor in ranked} == pytest.approx(
         {"12323": 0.9, "36194": 0.8, "6558": 0.9, "6577": 0.8}
     )
@@ -48,12 +48,12 @@ def test_table_6_9_of_the_thesis():
 
 
 def test_only_above_the_threshold():
-    at_it = Candidate("at", 0.95, 9999, 1.0)
-    assert [donor.site for donor in rank_donors([*TABLE_6_9, at_it])] == [
-        d.site for d in rank_donors(TABLE_6_9)
+    at_it = _Candidate("at", 0.95, 9999, 1.0)
+    assert [donor.site for donor in _rank_donors([*TABLE_6_9, at_it])] == [
+        d.site for d in _rank_donors(TABLE_6_9)
     ]
-    assert rank_donors(TABLE_6_9, threshold=0.97)[0].site == "36194"
-    assert rank_donors([]) == []
+    assert _rank_donors(TABLE_6_9, threshold=0.97)[0].site == "36194"
+    assert _rank_donors([]) == []
 
 
 def test_beyond_the_fifth_rank_nothing_counts_and_equals_rank_alike():
@@ -64,7 +64,7 @@ def test_beyond_the_fifth_rank_nothing_counts_and_equals_rank_alike():
 @given(
     st.lists(
         st.builds(
-            Candidate,
+            _Candidate,
             st.text("abc", min_size=1, max_size=4),
             st.floats(0, 1),
             st.integers(0, 30),
@@ -74,7 +74,7 @@ def test_beyond_the_fifth_rank_nothing_counts_and_equals_rank_alike():
     )
 )
 def test_the_winner_has_the_best_mean_of_two_ranks(candidates):
-    ranked = rank_donors(candidates)
+    ranked = _rank_donors(candidates)
     able = [c for c in candidates if c.accuracy > 0.95]
     assert len(ranked) == len(able)
     for donor in ranked:
@@ -158,11 +158,11 @@ def test_table_6_11_by_the_gate_is_that_of_the_simulation() -> None:
         assert [one.name for one in lent.card.sites] == [donor]
         table = Validation.of(lent, positive=1).fit(cc.House([site])).body
         said = ways["donor"][name]
-        assert count_wrong(table) == sum(a != b for a, b in zip(said.truth, said.predicted, strict=True))
+        assert _count_wrong(table) == sum(a != b for a, b in zip(said.truth, said.predicted, strict=True))
         federated = ways["federated"][name]
         wrong = sum(a != b for a, b in zip(federated.truth, federated.predicted, strict=True))
         patients.append(sum(map(sum, table.counts)))
-        differences.append((count_wrong(table) - wrong) / patients[-1])
+        differences.append((_count_wrong(table) - wrong) / patients[-1])
     interval = estimate_difference(differences, patients)
     expected = compare(ways, 1)["intervals"]["donor"]
     assert (interval.mean, interval.low, interval.high) == pytest.approx(
@@ -179,7 +179,7 @@ def test_without_a_donor_the_best_is_named() -> None:
     best = max(both.candidates, key=lambda one: one.accuracy).site
     assert f"the best, {best}," in both.why_none("another")
     assert f"the best, {best}," not in both.why_none(best)  # no hospital borrows from itself
-    assert Ranking((Candidate("large", 1.0, 5, 1.0),)).others("large") == []
+    assert Ranking((_Candidate("large", 1.0, 5, 1.0),)).others("large") == []
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([0.1, 0.4, 0.5, 0.9])), min_size=1, max_size=12))

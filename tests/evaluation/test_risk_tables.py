@@ -9,8 +9,8 @@ from sklearn.metrics import brier_score_loss, matthews_corrcoef, roc_auc_score
 
 from concilium.evaluation import risk_tables
 from concilium.evaluation.risk_tables import (
+    _find_auc_variance,
     compare_sites,
-    find_auc_variance,
     measure_table,
     summarise_table,
 )
@@ -79,7 +79,7 @@ def test_the_variance_of_the_auc_is_that_of_delong() -> None:
     positive, negative = risks[outcomes == 1], risks[outcomes == 0]
     wins = (positive[:, None] > negative).astype(float) + 0.5 * (positive[:, None] == negative)
     by_pairs = wins.mean(axis=1).var(ddof=1) / len(positive) + wins.mean(axis=0).var(ddof=1) / len(negative)
-    assert find_auc_variance(table[:, 0], table[:, 1]) == pytest.approx(by_pairs)
+    assert _find_auc_variance(table[:, 0], table[:, 1]) == pytest.approx(by_pairs)
 
 
 @pytest.mark.parametrize(("deviation", "patients"), [(0.0, 600), (6.0, 3000)])

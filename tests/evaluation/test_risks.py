@@ -15,9 +15,9 @@ from concilium.evaluation.summary import (
     _fit_intercept,
     _fit_slope,
     _judge_risks,
-    _log_odds,
     _net_benefit,
     _trace_roc,
+    find_log_odds,
 )
 
 risks_and_outcomes = st.lists(
@@ -74,11 +74,11 @@ def test_net_benefit_counts_each_patient(pairs: list[tuple[float, int]], thresho
 @pytest.mark.parametrize(("slope", "shift"), [(1.0, 0.0), (0.6, 0.0), (1.5, 0.8)])
 def test_slope_and_intercept_find_what_was_done_to_the_risks(slope: float, shift: float) -> None:
     risks, outcomes = simulate(20_000, slope, shift)
-    model = LogisticRegression(C=1e9, tol=1e-10).fit(_log_odds(risks)[:, None], outcomes)
+    model = LogisticRegression(C=1e9, tol=1e-10).fit(find_log_odds(risks)[:, None], outcomes)
     assert _fit_slope(risks, outcomes)[0] == pytest.approx(model.coef_[0, 0], rel=1e-4)
     assert _fit_slope(risks, outcomes)[0] == pytest.approx(slope, abs=0.05)
     shifted = _fit_intercept(risks, outcomes)
-    assert (1 / (1 + np.exp(-_log_odds(risks) - shifted))).sum() == pytest.approx(outcomes.sum())
+    assert (1 / (1 + np.exp(-find_log_odds(risks) - shifted))).sum() == pytest.approx(outcomes.sum())
 
 
 @given(risks_and_outcomes)

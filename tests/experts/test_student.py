@@ -14,10 +14,10 @@ from concilium.experts.expert_task import NetworkSettings
 from concilium.experts.patient_windows import PublicStays, lay_course, lay_out, lay_public
 from concilium.experts.student import (
     Lesson,
+    _find_doubt,
     _in_units,
     _name_features,
     _regress,
-    find_doubt,
     find_features,
     judge,
     read_features,
@@ -113,13 +113,13 @@ def test_doubt_is_how_often_noise_alone_says_as_much():
     doubts = []
     for _ in range(400):
         noise = dice.normal(0, 0.5, 300)
-        doubts.append(find_doubt(features, asked, noise, 0.5))
+        doubts.append(_find_doubt(features, asked, noise, 0.5))
         centred = features - features.mean(axis=0)
         basis = np.linalg.qr(centred)[0]
         along = ((basis.T @ (noise - noise.mean())) ** 2).sum() / 0.25
         assert doubts[-1] == pytest.approx(stats.chi2.sf(along, 7), abs=0.01)
     assert stats.kstest(doubts, "uniform").pvalue > 0.001
-    assert find_doubt(np.ones((5, 2)), np.arange(5), np.arange(5.0), 1.0) == 1.0
+    assert _find_doubt(np.ones((5, 2)), np.arange(5), np.arange(5.0), 1.0) == 1.0
 
 
 def test_labels_without_noise_are_learned_as_they_are():

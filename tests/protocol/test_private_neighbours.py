@@ -38,8 +38,13 @@ from concilium.shapes.private_sums import AskDirections, Direction
 from concilium.statistics.columns import Column, Factor
 from concilium.statistics.moments import AskMoments
 from concilium.statistics.regression_sums import AskRegression
-from concilium.temporal.outcome_questions import AskOutcomeHours, AskRuleGradient, AskRuleOutcomes
-from concilium.temporal.outcome_windows import EVENLY, HOUR_BINS
+from concilium.temporal.outcome_questions import (
+    EVENLY,
+    HOUR_BINS,
+    AskOutcomeHours,
+    AskRuleGradient,
+    AskRuleOutcomes,
+)
 from concilium.temporal.rule_questions import AskRuleCounts
 from concilium.temporal.rule_task import RulePart
 from contract.patients import make_series

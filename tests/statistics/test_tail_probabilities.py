@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from concilium.statistics.distributions import (
@@ -26,3 +28,9 @@ def test_they_are_those_of_scipy(freedom):
         assert two_sided(-value) == pytest.approx(2 * stats.norm.sf(value), rel=1e-12, abs=1e-300)
     assert student_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-10)
     assert normal_quantile(0.975) == pytest.approx(stats.norm.ppf(0.975), rel=1e-12)
+
+
+@given(st.integers(1, 300), st.floats(0.01, 0.999))
+def test_the_quantile_is_that_of_students_t(freedom, confidence):
+    level = (1 + confidence) / 2
+    assert student_quantile(level, freedom) == pytest.approx(stats.t.ppf(level, freedom), rel=1e-9)

@@ -31,13 +31,17 @@ from concilium.temporal.limit_pairs import PairBins, is_vacuous
 from concilium.temporal.outcome_fit import begin_descent, choose_fitted, end_descent, find_effects
 from concilium.temporal.outcome_questions import (
     CELLS,
+    EVENLY,
+    HOURS,
     AskOutcomeHours,
     AskOutcomeReports,
     AskRuleGradient,
     AskRuleOutcomes,
+    count_hours,
+    find_judged_windows,
     judge_rules,
+    match_controls,
 )
-from concilium.temporal.outcome_windows import EVENLY, HOURS, count_hours, find_judged_windows, match_controls
 from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
 from concilium.temporal.rule_questions import AskRuleCounts, prepare
 from concilium.temporal.rule_task import ALL_RELATIONS, RulePart, open_part

@@ -22,15 +22,15 @@ from concilium.records.static_columns import find_constant, find_static
 from concilium.temporal.formula import Limit
 from concilium.temporal.outcome_fit import find_effects
 from concilium.temporal.outcome_questions import (
+    EVENLY,
     AskOutcomeHours,
     AskOutcomeReports,
     AskRuleGradient,
     AskRuleOutcomes,
     judge_rules,
 )
-from concilium.temporal.outcome_windows import EVENLY
 from concilium.temporal.rule_questions import learn_rules, prepare
-from concilium.temporal.static_conditions import StaticColumn, hold_latest, list_conditions, say_condition
+from concilium.temporal.rule_task import StaticColumn, hold_latest, list_conditions, say_condition
 
 RICH = cc.Policy(budget=cc.Budget("unlimited"))
 BINS = {"HR": [60.0, 80.0, 100.0], "Age": [65.0]}

@@ -11,7 +11,6 @@ from concilium.cli.output import Json, ModelFile, say, say_json, say_table, show
 from concilium.errors import StudyError
 
 if TYPE_CHECKING:
-    from concilium.evaluation.attacks import Estimate
     from concilium.evaluation.audit import Audit
 
 
@@ -76,7 +75,7 @@ def audit(
 
 def _tell_audit(audit: Audit) -> None:
     """The figures as tables, and what they mean."""
-    from concilium.evaluation.audit import GUESSES, MEMBERSHIP, say_meaning
+    from concilium.evaluation.audit import GUESSES, MEMBERSHIP, say_estimate, say_meaning
 
     inside, outside = audit.about
     say(
@@ -87,9 +86,9 @@ def _tell_audit(audit: Audit) -> None:
     rows = [
         [
             MEMBERSHIP[name] + (f", {audit.shadows} shadows" if name == "shadows" else ""),
-            _show(figures.advantage),
-            _show(figures.auc),
-            *(_show(figures.found[share], percent=True) for share in alarms),
+            say_estimate(figures.advantage),
+            say_estimate(figures.auc),
+            *(say_estimate(figures.found[share], ".1%") for share in alarms),
         ]
         for name, figures in audit.membership.items()
     ]
@@ -110,9 +109,9 @@ def _tell_audit(audit: Audit) -> None:
             [
                 [
                     GUESSES[name],
-                    _show(g.members, percent=True),
-                    _show(g.others, percent=True),
-                    _show(g.advantage),
+                    say_estimate(g.members, ".1%"),
+                    say_estimate(g.others, ".1%"),
+                    say_estimate(g.advantage),
                 ]
                 for name, g in audit.attribute.guesses.items()
             ],
@@ -120,11 +119,3 @@ def _tell_audit(audit: Audit) -> None:
     for sentence in say_meaning(audit):
         say()
         say(sentence)
-
-
-def _show(estimate: Estimate | None, percent: bool = False) -> str:
-    """A figure with its interval; a dash where patients are too few."""
-    if estimate is None:
-        return "–"
-    form = ".1%" if percent else ".3f"
-    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"

@@ -65,7 +65,10 @@ def check(
             raise StudyError("--site goes with a study file; a table is one site's")
         checks = [_check_table(source, dictionary, map_file, policy, query, target, table)]
     if out is not None:
-        _write_page(out, checks, source)
+        from concilium.consult.table_check import render_check
+        from concilium.study.results import write_whole
+
+        write_whole(out, render_check(checks, Path(source).name).encode())
     if as_json:
         say_json([one.to_dict() for one in checks])
     else:
@@ -109,15 +112,6 @@ def _check_table(
         target,
         problems=problems,
     ).check()
-
-
-def _write_page(out: Path, checks: list[TableCheck], source: str) -> None:
-    from concilium.consult.table_check import render_check
-
-    try:
-        out.write_text(render_check(checks, Path(source).name), encoding="utf-8")
-    except OSError as error:
-        raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
 
 
 def _tell(check: TableCheck) -> None:

@@ -79,7 +79,7 @@ def _show_version(value: bool) -> None:
 
 
 @app.callback()
-def concilium_command(
+def _concilium_command(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end."),

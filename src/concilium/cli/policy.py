@@ -100,7 +100,7 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 
 @app.command("try", short_help="Show what a policy does to a record or a message.")
-def try_(
+def _try(
     file: File,
     record: Annotated[
         Path,

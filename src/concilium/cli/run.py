@@ -122,6 +122,7 @@ def run(
 def _share(file: Path, out: Path | None, plan: bool, wait: float | None, as_json: bool) -> None:
     """Share codes as a study file says: shared.csv, shared.json and shared.html in the folder."""
     from concilium.study.code_sharing import SharingStudy
+    from concilium.study.results import make_folder
 
     study = SharingStudy.read(file)
     if wait is not None:
@@ -130,10 +131,7 @@ def _share(file: Path, out: Path | None, plan: bool, wait: float | None, as_json
         plan_or_share(study, None, plan=plan, as_json=as_json)
         return
     refuse_file(out.absolute())
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StudyError(f"{out}: cannot be written to ({error.strerror})") from None
+    make_folder(out)
     plan_or_share(study, out / "shared.csv", plan=plan, as_json=as_json)
 
 

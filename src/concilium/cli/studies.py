@@ -49,7 +49,7 @@ def studies() -> None:
 
 
 @app.command("list", short_help="List what was proposed, how it stands, and what it cost.")
-def list_all(
+def _list_all(
     file: File, policy: PolicyFile = None, identity: IdentityFile = None, as_json: Json = False
 ) -> None:
     """List the studies that were proposed to a hospital: how each stands, and what it has cost so far.

@@ -37,7 +37,7 @@ from concilium.codes.sharing_parameters import (
 )
 from concilium.errors import ConciliumError
 from concilium.models.method import QueryText, documented
-from concilium.parameters import Parameter, choice, names, whole
+from concilium.parameters import Parameter, choice, names, whole_number
 from concilium.privacy.accounting import Plan, PlannedQuestion, rho_from_pure, say_epsilon
 from concilium.protocol.proposal import Proposal
 from concilium.protocol.questions import Conversation, Learned, Partners
@@ -54,8 +54,8 @@ def _read_tree(value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _read_codes(value: Any) -> list[str]:
-    return sorted(names(value))
+def _list_of_codes(about: str) -> Parameter:
+    return Parameter("a list of codes", lambda value: sorted(names(value)), about)
 
 
 class _SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,29 +80,20 @@ class AgreedSharing(Proposal[_SharedBody]):
 
     sensitive: Annotated[
         Sequence[str],
-        Parameter("a list of codes", _read_codes, "the codes that nobody is to learn of a patient"),
+        _list_of_codes("the codes that nobody is to learn of a patient"),
     ]
     epsilon: Epsilon
     max_events: MaxEvents
     block_size: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 1 to {MOST_IN_BLOCKS}",
-            whole(1, MOST_IN_BLOCKS),
-            "a protected code mostly leaves as one of so many like it",
-        ),
+        int, whole_number(1, MOST_IN_BLOCKS, "a protected code mostly leaves as one of so many like it")
     ]
     hidden: Annotated[
         Sequence[str],
-        Parameter(
-            "a list of codes", _read_codes, "protected as well, for what they say about sensitive ones"
-        ),
+        _list_of_codes("protected as well, for what they say about sensitive ones"),
     ] = ()
     company: Annotated[
         Sequence[str],
-        Parameter(
-            "a list of codes", _read_codes, "protected as well, as company of sensitive ones in blocks"
-        ),
+        _list_of_codes("protected as well, as company of sensitive ones in blocks"),
     ] = ()
     show_hidden: ShowHidden = True
     taxonomy: Annotated[

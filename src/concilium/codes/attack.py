@@ -89,7 +89,7 @@ def learn(
     return Knowledge(
         states,
         count_dependence(offsets, places, sequences.times, size, within, prior),
-        count_transitions(offsets, places, size),
+        _count_transitions(offsets, places, size),
     )
 
 
@@ -104,8 +104,7 @@ def _find_lifts(graph: DependenceGraph) -> NDArray[np.float32]:
     """log(P(c | e) / P(c)) in row c and column e, each shrunk towards independence as by one patient more."""
     shares = (graph.patients + UNSEEN) / (graph.population + 1)
     conditionals = (graph.joint + shares) / (graph.patients + 1.0)[:, None]
-    lifts: NDArray[np.float32] = np.log(conditionals / shares).T.astype(np.float32)
-    return lifts
+    return np.log(conditionals / shares).T.astype(np.float32)
 
 
 def guess_events(graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView) -> NDArray[np.intp]:
@@ -181,8 +180,7 @@ def suspect_patients(
         each = (weights[:, targets] / weights.sum(axis=1, keepdims=True)).astype(np.float64)
         each = np.column_stack([each, each.sum(axis=1)])
         np.add.at(none, owners[hidden], np.log1p(-np.clip(each, 0.0, 1 - 1e-12)))
-    seen: NDArray[np.float64] = -np.expm1(none)
-    return seen
+    return -np.expm1(none)
 
 
 def _find_beliefs(
@@ -225,7 +223,9 @@ def find_largest(precisions: list[Precision]) -> float | None:
 HISTORIES_AT_ONCE = 2_000
 
 
-def count_transitions(offsets: NDArray[np.int64], codes: NDArray[np.int32], size: int) -> NDArray[np.float32]:
+def _count_transitions(
+    offsets: NDArray[np.int64], codes: NDArray[np.int32], size: int
+) -> NDArray[np.float32]:
     """How often code b was the next event after code a of the same patient, in row a and column b."""
     follows = np.ones(max(len(codes) - 1, 0), dtype=bool)
     starts = offsets[1:-1]

@@ -38,20 +38,12 @@ from concilium.codes.sharing_parameters import Digits, Epsilon
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import MessageError, RecordsError, StudyError
 from concilium.models.method import QueryText, documented
-from concilium.parameters import Parameter, choice, names, whole
+from concilium.parameters import Parameter, choice, names, whole_number
 from concilium.privacy.accounting import Plan, PlannedQuestion, rho_from_pure
 from concilium.protocol.attributes import CALL, Workload
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.proposal import Proposal
-from concilium.protocol.questions import (
-    NOISED,
-    Conversation,
-    Laplace,
-    Learned,
-    Partners,
-    Sensitivity,
-    Summed,
-)
+from concilium.protocol.questions import NOISED, Conversation, Laplace, Learned, Partners, Sensitivity, Summed
 from concilium.protocol.releases.release import Release
 from concilium.records.sequences import Sequences
 
@@ -158,16 +150,14 @@ def count_codes(
     order = np.lexsort((cells, who))
     cells = cells[order][_rank(who[order]) < most_pairs]
     pairs = np.bincount(cells, minlength=size * len(targets))
-    counted: NDArray[np.int64] = np.concatenate([[len(held)], singles, pairs]).astype(np.int64)
-    return counted
+    return np.concatenate([[len(held)], singles, pairs]).astype(np.int64)
 
 
 def _rank(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     """The place of each row among those of its owner, who stand together."""
     begins = np.flatnonzero(np.concatenate([[True], owners[1:] != owners[:-1]])) if len(owners) else owners
     lengths = np.diff(begins, append=len(owners))
-    ranks: NDArray[np.int64] = np.arange(len(owners)) - np.repeat(begins, lengths)
-    return ranks
+    return np.arange(len(owners)) - np.repeat(begins, lengths)
 
 
 class _CountsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -200,21 +190,9 @@ class CodeCounts(Proposal[_CountsBody]):
         Parameter("a list of codes", _read_pairs, "codes that all others are counted together with"),
     ] = ()
     most_codes: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 1 to {MOST_OF_ONE}",
-            whole(1, MOST_OF_ONE),
-            "how many different codes of a patient count, the latest",
-        ),
+        int, whole_number(1, MOST_OF_ONE, "how many different codes of a patient count, the latest")
     ] = 10
-    most_pairs: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 1 to {MOST_OF_ONE}",
-            whole(1, MOST_OF_ONE),
-            "how many pairs of a patient count",
-        ),
-    ] = 10
+    most_pairs: Annotated[int, whole_number(1, MOST_OF_ONE, "how many pairs of a patient count")] = 10
     taxonomy: Annotated[
         str, Parameter('"icd9" or "icd10"', choice("icd9", "icd10"), "the classification of the codes")
     ] = "icd9"

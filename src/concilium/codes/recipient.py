@@ -51,17 +51,17 @@ WITHIN = 30.0
 
 
 @dataclass(frozen=True)
-class EntryEffect:
+class _EntryEffect:
     """How far one entry moves an estimate, at most; `rises`: never down."""
 
     size: float
     rises: bool
 
-    def __mul__(self, other: EntryEffect) -> EntryEffect:
-        return EntryEffect(self.size * other.size, self.rises and other.rises)
+    def __mul__(self, other: _EntryEffect) -> _EntryEffect:
+        return _EntryEffect(self.size * other.size, self.rises and other.rises)
 
-    def __truediv__(self, patients: int) -> EntryEffect:
-        return EntryEffect(self.size / max(patients, 1), self.rises)
+    def __truediv__(self, patients: int) -> _EntryEffect:
+        return _EntryEffect(self.size / max(patients, 1), self.rises)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class CodeEstimate:
         error: float,
         *,
         most: float = 1.0,
-        step: EntryEffect | None = None,
+        step: _EntryEffect | None = None,
         group: str = "",
     ) -> CodeEstimate:
         """The estimate with this standard error, of something between 0 and `most`.
@@ -273,8 +273,7 @@ class SharedCodes:
         table = np.column_stack([self._posteriors[:, list(group)].sum(axis=1) for group in chosen])
         absent = np.zeros((count, len(chosen)))
         np.add.at(absent, owners, np.log1p(-np.clip(table[self._codes], 0.0, 1 - 1e-12)))
-        present: NDArray[np.float64] = -np.expm1(absent)
-        return present
+        return -np.expm1(absent)
 
     @cached_property
     def _posteriors(self) -> NDArray[np.float64]:
@@ -306,7 +305,7 @@ class SharedCodes:
     def _find_absence(self, chosen: tuple[int, ...]) -> NDArray[np.float64]:
         """For each patient a number whose expectation is 1 where none of these codes was recorded, and 0 otherwise."""
         if chosen not in self._weights:
-            self._weights[chosen] = find_weights(self._channel, np.array(chosen, dtype=np.intp))
+            self._weights[chosen] = _find_weights(self._channel, np.array(chosen, dtype=np.intp))
         weights = self._weights[chosen]
         if weights is None:
             names = {self.taxonomy.codes[code] for code in chosen}
@@ -325,22 +324,22 @@ class SharedCodes:
         np.multiply.at(scores, self.sequences.owners, each)
         return scores
 
-    def _find_step(self, chosen: tuple[int, ...]) -> EntryEffect:
+    def _find_step(self, chosen: tuple[int, ...]) -> _EntryEffect:
         """How far one entry moves the sum of scores, once `_find_absence` has found the weights."""
         weights = self._weights[chosen]
         assert weights is not None
         gains = 1 - weights
-        return EntryEffect(float(np.abs(gains).max()), bool(gains.min() > -UNSOLVED))
+        return _EntryEffect(float(np.abs(gains).max()), bool(gains.min() > -UNSOLVED))
 
-    def _find_overwritten(self, code: int) -> EntryEffect | None:
+    def _find_overwritten(self, code: int) -> _EntryEffect | None:
         """How many entries of a code in the clear were overwritten for each that is seen."""
         if self._channel.places[code] >= 0:
             return None
         replaced = self._channel.replaced
-        return EntryEffect(float(replaced / (1 - replaced)), True)
+        return _EntryEffect(float(replaced / (1 - replaced)), True)
 
     def _average(
-        self, chosen: tuple[int, ...], scores: NDArray[np.float64], step: EntryEffect, group: str = ""
+        self, chosen: tuple[int, ...], scores: NDArray[np.float64], step: _EntryEffect, group: str = ""
     ) -> CodeEstimate:
         mean = float(scores.mean()) if len(scores) else math.nan
         error = float(scores.std(ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else math.nan
@@ -353,7 +352,7 @@ class SharedCodes:
         error: float,
         *,
         most: float = 1.0,
-        step: EntryEffect | None = None,
+        step: _EntryEffect | None = None,
         group: str = "",
     ) -> CodeEstimate:
         names = [self.taxonomy.codes[code] for code in chosen]
@@ -369,7 +368,7 @@ class SharedCodes:
         return np.array([str(one) for one in by], dtype=object)
 
 
-def find_weights(channel: BlockResponse, chosen: NDArray[np.intp]) -> NDArray[np.float64] | None:
+def _find_weights(channel: BlockResponse, chosen: NDArray[np.intp]) -> NDArray[np.float64] | None:
     """For every output the weight w with E[w(Y) | x] = 0 where x is among the chosen codes and 1 otherwise; None where
     the channel does not tell them from others."""
     protected = np.flatnonzero(channel.places >= 0)

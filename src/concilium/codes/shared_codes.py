@@ -48,8 +48,7 @@ def count_kept(counts: NDArray[np.int64], most: int, lengths: Sequence[int] = ()
     if not lengths:
         return kept
     public = np.array([0, *lengths], dtype=np.int64)
-    cut: NDArray[np.int64] = public[np.searchsorted(public, kept, side="right") - 1]
-    return cut
+    return public[np.searchsorted(public, kept, side="right") - 1]
 
 
 def take_latest(sequences: Sequences, most: int, lengths: Sequence[int] = ()) -> Sequences:

@@ -15,13 +15,14 @@ from concilium.parameters import (
     MOST_COUNTED,
     Parameter,
     Parametrised,
-    choice,
     flag,
     name,
     names,
     number,
+    one_of,
     text,
     whole,
+    whole_number,
 )
 
 MECHANISMS = ("blocks", "umaxrr", "k-rr", "suppression")
@@ -58,6 +59,11 @@ def _read_bounds(value: Any) -> float | dict[str, float]:
     return bound
 
 
+def _list_of_codes(about: str) -> Parameter:
+    """A parameter that takes codes."""
+    return Parameter("a list of codes", names, about)
+
+
 Epsilon = Annotated[
     Any,
     Parameter(
@@ -66,32 +72,16 @@ Epsilon = Annotated[
         "what one event costs; everyone pays for max_events of them",
     ),
 ]
-MaxEvents = Annotated[
-    int,
-    Parameter(
-        f"a whole number from 1 to {MOST_EVENTS}",
-        whole(1, MOST_EVENTS),
-        "of a longer history the latest so many are shared",
-    ),
-]
-Digits = Annotated[
-    int, Parameter("a whole number from 3 to 7", whole(3, 7), "how fine the codes are that are shared")
-]
+MaxEvents = Annotated[int, whole_number(1, MOST_EVENTS, "of a longer history the latest so many are shared")]
+Digits = Annotated[int, whole_number(3, 7, "how fine the codes are that are shared")]
 Headings = Annotated[
     str,
-    Parameter(
-        "'refuse' or 'keep'",
-        choice("refuse", "keep"),
-        "'keep' where headings such as 585 are codes of their own below the category",
+    one_of(
+        "refuse", "keep", about="'keep' where headings such as 585 are codes of their own below the category"
     ),
 ]
 Zeros = Annotated[
-    str,
-    Parameter(
-        "'kept' or 'lost'",
-        choice("kept", "lost"),
-        "'lost' where ICD-9 codes may have lost dots and leading zeros",
-    ),
+    str, one_of("kept", "lost", about="'lost' where ICD-9 codes may have lost dots and leading zeros")
 ]
 ShowHidden = Annotated[
     bool,
@@ -104,14 +94,12 @@ ShowHidden = Annotated[
 ]
 Dates = Annotated[
     str,
-    Parameter(
-        f"'{SINCE_FIRST}' or '{KEPT}'",
-        choice(SINCE_FIRST, KEPT),
-        f"'{SINCE_FIRST}': events leave with the days since the patient's first; '{KEPT}': with their dates",
+    one_of(
+        SINCE_FIRST,
+        KEPT,
+        about=f"'{SINCE_FIRST}': events leave with the days since the patient's first; '{KEPT}': with their dates",
     ),
 ]
-
-
 Alpha = Annotated[
     float,
     Parameter(
@@ -163,27 +151,21 @@ class SharingParameters(Parametrised):
     headings: Headings = "refuse"
     sensitive: Annotated[
         Sequence[str] | None,
-        Parameter(
-            "a list of codes",
-            names,
-            "the codes to hide, or headings above them; None: those of Title 38 U.S.C. section 7332",
+        _list_of_codes(
+            "the codes to hide, or headings above them; None: those of Title 38 U.S.C. section 7332"
         ),
     ] = None
     choices: Annotated[
         Sequence[str],
-        Parameter(
-            "a list of codes",
-            names,
-            "codes or headings that patients may ask to have hidden: hidden for everyone, so that no wish shows",
+        _list_of_codes(
+            "codes or headings that patients may ask to have hidden: hidden for everyone, so that no wish shows"
         ),
     ] = ()
     hidden: Annotated[
         Sequence[str] | None,
-        Parameter(
-            "a list of codes",
-            names,
+        _list_of_codes(
             "codes to hide with the sensitive ones for what they say; None: a public list, or what auxiliary patients "
-            "teach",
+            "teach"
         ),
     ] = None
     epsilon: Epsilon = 1
@@ -213,14 +195,7 @@ class SharingParameters(Parametrised):
             "codes at most so many days apart belong together",
         ),
     ] = 300.0
-    steps: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 1 to {MOST_STEPS}",
-            whole(1, MOST_STEPS),
-            "how many edges the paths between codes may have",
-        ),
-    ] = 1
+    steps: Annotated[int, whole_number(1, MOST_STEPS, "how many edges the paths between codes may have")] = 1
     prior: Annotated[
         float,
         Parameter(
@@ -231,35 +206,25 @@ class SharingParameters(Parametrised):
     ] = PRIOR
     mechanism: Annotated[
         str,
-        Parameter(
-            "one of " + ", ".join(map(repr, MECHANISMS)),
-            choice(*MECHANISMS),
-            "how codes are drawn: blocks, umaxrr or k-rr; suppression protects nothing, and is there to compare",
+        one_of(
+            *MECHANISMS,
+            about="how codes are drawn: blocks, umaxrr or k-rr; suppression protects nothing, and is there to compare",
         ),
     ] = "blocks"
     block_size: Annotated[
         int | None,
-        Parameter(
-            f"a whole number from 1 to {MOST_IN_BLOCKS}",
-            whole(1, MOST_IN_BLOCKS),
-            "how many similar codes share a block; None: what loses least",
-        ),
+        whole_number(1, MOST_IN_BLOCKS, "how many similar codes share a block; None: what loses least"),
     ] = None
     most_hidden: Annotated[
         int | None,
-        Parameter(
-            f"a whole number from 0 to {MOST_COUNTED}",
-            whole(0, MOST_COUNTED),
+        whole_number(
+            0,
+            MOST_COUNTED,
             "how many codes are hidden at most for what they say; None: half of those seen, or 50",
         ),
     ] = None
     most_company: Annotated[
-        int,
-        Parameter(
-            f"a whole number from 0 to {MOST_COUNTED}",
-            whole(0, MOST_COUNTED),
-            "how many codes are added at most for the sake of better blocks",
-        ),
+        int, whole_number(0, MOST_COUNTED, "how many codes are added at most for the sake of better blocks")
     ] = 100
     show_hidden: ShowHidden = True
     alpha: Alpha = ALPHA

@@ -44,7 +44,7 @@ from concilium.codes.frequencies import (
     measure_loss,
 )
 from concilium.codes.sharing import CodeSharing, Histories, read_histories
-from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw, draw_frame
 from concilium.privacy.mechanisms import Number
 from concilium.records.sequences import Sequences
 
@@ -55,7 +55,7 @@ TOO_FEW = "too few to tell"
 
 
 @dataclass(frozen=True)
-class PatientAttack:
+class _PatientAttack:
     """Who has it: any sensitive code, and the one code that is told best; and what the number of entries gives away."""
 
     any_code: Finding
@@ -77,7 +77,7 @@ class _Measurement:
     divergence: float
     precisions: tuple[Precision, ...]
     history_precisions: tuple[Precision, ...] | None
-    patients: PatientAttack
+    patients: _PatientAttack
     shown: float
 
     @property
@@ -92,7 +92,7 @@ class _Measurement:
 
 
 @dataclass(frozen=True)
-class Leak:
+class _Leak:
     """What codes in the clear say about one sensitive code: on average, and the one that says most, None where none
     says anything; as counted on the patients who are shared."""
 
@@ -127,7 +127,7 @@ class SharingReport:
     kept_clear: float
     expected_loss: float
     measured: _Measurement
-    leaks: tuple[Leak, ...]
+    leaks: tuple[_Leak, ...]
     frequencies: Frequencies
     curves: tuple[CurvePoint, ...]
 
@@ -263,7 +263,7 @@ class SharingTest:
             float((hidden < 0).mean()) if len(hidden) else 0.0,
         )
 
-    def find_leaks(self) -> tuple[Leak, ...]:
+    def find_leaks(self) -> tuple[_Leak, ...]:
         """What codes in the clear say about each sensitive one, for patients of this hospital."""
         sharing = self.sharing
         codes, targets = sharing.taxonomy.codes, sharing.sensitive_numbers
@@ -273,7 +273,7 @@ class SharingTest:
         says[(sharing.mechanism_.places[known.states] >= 0) | (known.graph.events == 0)] = 0.0
         averages, tellers = known.graph.frequencies @ says, says.argmax(axis=0)
         return tuple(
-            Leak(
+            _Leak(
                 codes[code],
                 float(averages[place]),
                 codes[known.states[tellers[place]]] if says[tellers[place], place] > 0 else None,
@@ -282,7 +282,7 @@ class SharingTest:
             for place, code in enumerate(targets)
         )
 
-    def _judge_patients(self, suspected: NDArray[np.float64], sensitive: NDArray[np.intp]) -> PatientAttack:
+    def _judge_patients(self, suspected: NDArray[np.float64], sensitive: NDArray[np.intp]) -> _PatientAttack:
         """Who has a sensitive code in all that was recorded, beside who was suspected, and who has many entries."""
         owners, codes = self._recorded
         having = np.zeros(suspected.shape, dtype=bool)
@@ -291,7 +291,7 @@ class SharingTest:
         having[:, -1] = having.any(axis=1)
         findings = [judge_patients(*columns) for columns in zip(suspected.T, having.T, strict=True)]
         lengths = judge_patients(self.sequences.counts.astype(np.float64), having[:, -1])
-        return PatientAttack(findings[-1], tuple(findings[:-1]), lengths)
+        return _PatientAttack(findings[-1], tuple(findings[:-1]), lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,36 +439,28 @@ def draw_curves(
         colour = COLOURS[colour_of[name] % len(COLOURS)]
         means = [(x, float(np.mean(found)), float(np.std(found))) for x, found in sorted(line.items())]
         path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y, _ in means)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(draw("polyline", points=path, fill="none", stroke=colour, stroke_width=2))
         for x, y, spread in means:
             left, low = place(x, max(y - spread, 0.0))
             _, high = place(x, min(y + spread, highest))
-            parts.append(
-                f'<line x1="{left:.1f}" y1="{low:.1f}" x2="{left:.1f}" y2="{high:.1f}" stroke="{colour}"/>'
-            )
+            parts.append(draw("line", x1=left, y1=low, x2=left, y2=high, stroke=colour))
         top = HEIGHT + LEGEND * number
-        parts.append(f'<rect x="{LEFT}" y="{top}" width="12" height="4" fill="{colour}"/>')
-        parts.append(f'<text x="{LEFT + 20}" y="{top + 7}">{element_text(name)}</text>')
+        parts.append(draw("rect", x=LEFT, y=top, width=12, height=4, fill=colour))
+        parts.append(draw("text", name, x=LEFT + 20, y=top + 7))
     return draw_frame(f"{title} over epsilon", parts, WIDTH, HEIGHT + LEGEND * len(series) + 4)
 
 
 def _draw_axes(widest: float, highest: float, right: float, bottom: float, title: str) -> list[str]:
-    parts = [f'<line x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="{RULE}"/>']
+    parts = [draw("line", x1=LEFT, y1=bottom, x2=right, y2=bottom, stroke=RULE)]
     for tick in range(TICKS + 1):
         share = tick / TICKS
         x, y = LEFT + (right - LEFT) * share, bottom - (bottom - ABOVE) * share
+        parts.append(draw("line", x1=LEFT, y1=y, x2=right, y2=y, stroke=RULE, stroke_width=0.5))
         parts.append(
-            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{RULE}" stroke-width="0.5"/>'
+            draw("text", f"{highest * share:.2f}", x=LEFT - 6, y=y + 4, text_anchor="end", fill=SOFT)
         )
-        parts.append(
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{SOFT}">{highest * share:.2f}</text>'
-        )
-        parts.append(
-            f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle" fill="{SOFT}">{widest * share:.1f}</text>'
-        )
-    middle = (LEFT + right) / 2
-    parts.append(
-        f'<text x="{middle:.0f}" y="{bottom + 32}" text-anchor="middle">'
-        f"{element_text(title)} over epsilon of one event</text>"
-    )
+        across = f"{widest * share:.1f}"
+        parts.append(draw("text", across, x=x, y=bottom + 16, text_anchor="middle", fill=SOFT))
+    said = f"{title} over epsilon of one event"
+    parts.append(draw("text", said, x=(LEFT + right) / 2, y=bottom + 32, text_anchor="middle"))
     return parts

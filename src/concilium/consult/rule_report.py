@@ -10,7 +10,7 @@ import markupsafe
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.consult.report import FIGURES, make_environment
+from concilium.consult.report import FIGURES, render
 from concilium.errors import ModelError
 from concilium.evaluation.rule_judgement import judge_vote
 from concilium.models.explanation import Explanation
@@ -46,39 +46,33 @@ def render_rule_report(
         }
         for place in order
     ]
-    return (
-        make_environment()
-        .get_template("rule_report.html.jinja")
-        .render(
-            title=title,
-            rules=rows,
-            bias=vote.bias,
-            figures=judge_vote(vote, windows),
-            headings=FIGURES,
-            windows=len(windows),
-            patients=len(np.unique(windows.owners)),
-            positive=int(positive.sum()),
-            unseen=unseen,
-            steps=windows.series.points,
-            step=windows.series.step,
-            pictures=[
-                markupsafe.Markup(draw_trajectories(vote.rules[place], windows.series))
-                for place in order[:pictures]
-            ],
-        )
+    return render(
+        "rule_report.html.jinja",
+        title=title,
+        rules=rows,
+        bias=vote.bias,
+        figures=judge_vote(vote, windows),
+        headings=FIGURES,
+        windows=len(windows),
+        patients=len(np.unique(windows.owners)),
+        positive=int(positive.sum()),
+        unseen=unseen,
+        steps=windows.series.points,
+        step=windows.series.step,
+        pictures=[
+            markupsafe.Markup(draw_trajectories(vote.rules[place], windows.series))
+            for place in order[:pictures]
+        ],
     )
 
 
 def render_patient_page(explanation: Explanation, picture: str) -> str:
     """The page of one patient: what rules say, in sentences, above the picture of what was measured."""
-    return (
-        make_environment()
-        .get_template("patient_page.html.jinja")
-        .render(
-            title=f"{explanation.target}: one patient",
-            sentences=explanation.sentences,
-            picture=markupsafe.Markup(picture),
-        )
+    return render(
+        "patient_page.html.jinja",
+        title=f"{explanation.target}: one patient",
+        sentences=explanation.sentences,
+        picture=markupsafe.Markup(picture),
     )
 
 

@@ -20,7 +20,7 @@ from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing_parameters import SINCE_FIRST
 from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport, draw_curves
-from concilium.consult.report import make_environment
+from concilium.consult.report import render
 from concilium.ledger.budgets import Balance
 from concilium.privacy.accounting import shown
 
@@ -58,41 +58,38 @@ def render_sharing_page(report: SharingReport, occasion: SharingOccasion) -> str
         for code, guessed, people in zip(sharing.sensitive, report.measured.precisions, by_code, strict=True)
     ]
     left = occasion.balance.left
-    return (
-        make_environment()
-        .get_template("sharing_page.html.jinja")
-        .render(
-            report=report,
-            occasion=occasion,
-            card=occasion.card,
-            today=datetime.now(UTC).date().isoformat(),
-            warning=NOT_FOR_CARE,
-            sensitive=[(code, describe(code)) for code in sharing.sensitive],
-            hidden=[(code, describe(code)) for code in report.hidden],
-            company=[(code, describe(code)) for code in report.company],
-            never_shown=len(mechanism.never_shown),
-            block_size=mechanism.block_size,
-            epsilon=float(sharing.epsilon),
-            price=float(sharing.price),
-            factor=float(mechanism.inside / mechanism.elsewhere),
-            max_events=sharing.max_events,
-            price_factor=math.exp(min(float(sharing.price), 700.0)),
-            protected=len(sharing.protected_),
-            lengths=", ".join(map(str, sharing.lengths)),
-            since_first=sharing.dates == SINCE_FIRST,
-            shown_share=report.shown_share,
-            charged=_say_charged(occasion),
-            left="no cap is set" if left is None else _say_left(occasion, left),
-            loss=loss,
-            false_entries=round(loss.changed * report.events),
-            false_sensitive=round(loss.false_sensitive * report.events),
-            others=compare(report),
-            guesses=[(code, title, one) for code, title, one, _ in judged if one.guesses or one.hidden],
-            people_by_code=[(code, title, one) for code, title, _, one in judged if one.having],
-            leaks=[(one, "" if one.teller is None else describe(one.teller)) for one in report.leaks],
-            pictures=[markupsafe.Markup(picture) for picture in _draw_pictures(report)],
-            folded=FOLDED,
-        )
+    return render(
+        "sharing_page.html.jinja",
+        report=report,
+        occasion=occasion,
+        card=occasion.card,
+        today=datetime.now(UTC).date().isoformat(),
+        warning=NOT_FOR_CARE,
+        sensitive=[(code, describe(code)) for code in sharing.sensitive],
+        hidden=[(code, describe(code)) for code in report.hidden],
+        company=[(code, describe(code)) for code in report.company],
+        never_shown=len(mechanism.never_shown),
+        block_size=mechanism.block_size,
+        epsilon=float(sharing.epsilon),
+        price=float(sharing.price),
+        factor=float(mechanism.inside / mechanism.elsewhere),
+        max_events=sharing.max_events,
+        price_factor=math.exp(min(float(sharing.price), 700.0)),
+        protected=len(sharing.protected_),
+        lengths=", ".join(map(str, sharing.lengths)),
+        since_first=sharing.dates == SINCE_FIRST,
+        shown_share=report.shown_share,
+        charged=_say_charged(occasion),
+        left="no cap is set" if left is None else _say_left(occasion, left),
+        loss=loss,
+        false_entries=round(loss.changed * report.events),
+        false_sensitive=round(loss.false_sensitive * report.events),
+        others=compare(report),
+        guesses=[(code, title, one) for code, title, one, _ in judged if one.guesses or one.hidden],
+        people_by_code=[(code, title, one) for code, title, _, one in judged if one.having],
+        leaks=[(one, "" if one.teller is None else describe(one.teller)) for one in report.leaks],
+        pictures=[markupsafe.Markup(picture) for picture in _draw_pictures(report)],
+        folded=FOLDED,
     )
 
 

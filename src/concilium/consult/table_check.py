@@ -15,9 +15,9 @@ import markupsafe
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.consult.report import make_environment
+from concilium.consult.report import render
 from concilium.errors import ConciliumError, MissingExtra, PolicyError, QueryError, RecordsError, nearest
-from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, RULE, SOFT, draw, draw_frame
 from concilium.policy.constrain import explain_idle, say_held
 from concilium.policy.policy import Policy
 from concilium.protocol.cohort import View, holds_measurements, identifies, present
@@ -393,7 +393,7 @@ def render_check(checks: Sequence[TableCheck], title: str) -> str:
         }
         for check in checks
     ]
-    return make_environment().get_template("check_page.html.jinja").render(title=title, tables=tables)
+    return render("check_page.html.jinja", title=title, tables=tables)
 
 
 def _draw_column(column: _ColumnCheck) -> str:
@@ -415,22 +415,16 @@ def _draw_numbers(column: _ColumnCheck, low: float, high: float) -> str:
     parts = []
     if plausible is not None:
         x, width = place(plausible[0]), place(plausible[1]) - place(plausible[0])
-        parts.append(f'<rect x="{x:.1f}" y="0" width="{width:.1f}" height="{TALL}" fill="{PLAUSIBLE}"/>')
+        parts.append(draw("rect", x=x, y=0, width=width, height=TALL, fill=PLAUSIBLE))
     step = (last - first) / len(column.bars)
+    wide = max(place(first + step) - place(first) - 1, 1.5)
     for number, (_, count) in enumerate(column.bars):
-        x = place(first + number * step)
-        height = TALL * count / most
-        wide = max(place(first + step) - place(first) - 1, 1.5)
-        parts.append(
-            f'<rect x="{x:.1f}" y="{TALL - height:.1f}" width="{wide:.1f}" height="{height:.1f}" fill="{COLOURS[0]}">'
-            f"<title>{count:,} patients</title></rect>"
-        )
-    parts.append(f'<line x1="0" y1="{TALL}" x2="{WIDTH}" y2="{TALL}" stroke="{RULE}"/>')
+        box = {"x": place(first + number * step), "y": TALL - TALL * count / most, "width": wide}
+        said = f"{count:,} patients"
+        parts.append(draw("rect", **box, height=TALL * count / most, fill=COLOURS[0], title=said))
+    parts.append(draw("line", x1=0, y1=TALL, x2=WIDTH, y2=TALL, stroke=RULE))
     for value, anchor in ((begin, "start"), (end, "end")):
-        x = place(value)
-        parts.append(
-            f'<text x="{x:.1f}" y="{TALL + 14}" text-anchor="{anchor}" fill="{SOFT}">{value:.4g}</text>'
-        )
+        parts.append(draw("text", f"{value:.4g}", x=place(value), y=TALL + 14, text_anchor=anchor, fill=SOFT))
     return draw_frame(f"Patients by {column.name}", parts, WIDTH, TALL + 18)
 
 
@@ -443,9 +437,7 @@ def _draw_values(column: _ColumnCheck) -> str:
         width = max((WIDTH - NAMES - 50) * count / most, 1)
         colour = COLOURS[1] if listed and name not in listed else COLOURS[0]
         text = name if len(name) <= 16 else name[:15] + "…"
-        parts.append(f'<text x="{NAMES - 6}" y="{y + 12}" text-anchor="end">{element_text(text)}</text>')
-        parts.append(
-            f'<rect x="{NAMES}" y="{y + 2}" width="{width:.1f}" height="{BAR - 4}" fill="{colour}"/>'
-        )
-        parts.append(f'<text x="{NAMES + width + 5:.1f}" y="{y + 12}" fill="{SOFT}">{count:,}</text>')
+        parts.append(draw("text", text, x=NAMES - 6, y=y + 12, text_anchor="end"))
+        parts.append(draw("rect", x=NAMES, y=y + 2, width=width, height=BAR - 4, fill=colour))
+        parts.append(draw("text", f"{count:,}", x=NAMES + width + 5, y=y + 12, fill=SOFT))
     return draw_frame(f"Patients by {column.name}", parts, WIDTH, len(column.bars) * BAR + 4)

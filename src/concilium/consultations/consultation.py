@@ -127,8 +127,8 @@ class Consultation(TreeMethod[CubeBody]):
         Parameter(
             "a list of names",
             names,
-            "the fingerprints of the hospitals that sign passes; then only a pass shows who asks (`--pass`). None: "
-            "whoever asks states a name",
+            "the fingerprints of hospitals whose passes count; then a pass shows who asks (`--pass`); None: whoever asks "
+            "states a name",
         ),
     ] = None
     month: Annotated[

@@ -193,7 +193,7 @@ def _say_attack(name: str, figures: AttackFigures) -> str:
     if auc.low > 0.5:
         signs.append(f"a member scores above another patient in {auc.value:.1%} of pairs")
     if advantage.low > 0:
-        signs.append(f"TPR - FPR is {_say_estimate(advantage)}")
+        signs.append(f"TPR - FPR is {say_estimate(advantage, '+.3f')}")
     for alarms, estimate in figures.found.items():
         share = float(alarms)
         # What a handful of false alarms says is chance.
@@ -202,7 +202,7 @@ def _say_attack(name: str, figures: AttackFigures) -> str:
     if not signs:
         return (
             f"{name}: members were not told from others better than by chance "
-            f"(TPR - FPR {_say_estimate(advantage)})."
+            f"(TPR - FPR {say_estimate(advantage, '+.3f')})."
         )
     return f"{name}: members can be told from others better than by chance: {'; '.join(signs)}."
 
@@ -224,13 +224,13 @@ def _say_guesses(figures: AttributeFigures) -> list[str]:
     if because:
         gain = max((gains[name] for name in because), key=lambda one: one.value)
         sentences.append(
-            f"Guesses with the model are right more often of members than of others, by {_say_estimate(gain)}: so much "
-            "is inferred because they were members."
+            "Guesses with the model are right more often of members than of others, by "
+            f"{say_estimate(gain, '+.3f')}: so much is inferred because they were members."
         )
     else:
         sentences.append(
             "Guesses with the model are right about as often of members as of others "
-            f"({_say_estimate(gains[best])}): what it gives away is what it says of the population."
+            f"({say_estimate(gains[best], '+.3f')}): what it gives away is what it says of the population."
         )
     return sentences
 
@@ -253,7 +253,8 @@ def _say_bound(audit: Audit) -> str:
     )
 
 
-def _say_estimate(estimate: Estimate, signed: bool = True) -> str:
-    """A figure with its interval."""
-    form = "+.3f" if signed else ".3f"
+def say_estimate(estimate: Estimate | None, form: str = ".3f") -> str:
+    """A figure with its interval; a dash where patients are too few."""
+    if estimate is None:
+        return "–"
     return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"

@@ -162,5 +162,4 @@ def share_of_truth(model: Method[Any], asked: Any, truth: list[Any]) -> Floats:
     others = 0 if is_set_apart(classes) else -1
     true = np.array([columns.get(label(value), others) for value in truth], dtype=np.intp)
     shares = np.asarray(model.predict_proba(asked), dtype=np.float64)
-    given: Floats = np.where(true < 0, 0.0, shares[np.arange(len(true)), np.maximum(true, 0)])
-    return given
+    return np.where(true < 0, 0.0, shares[np.arange(len(true)), np.maximum(true, 0)])

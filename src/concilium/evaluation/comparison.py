@@ -31,8 +31,7 @@ from concilium.evaluation.folds import M
 from concilium.evaluation.leave_out import Predictions, complete, figures, predict_at
 from concilium.records.columns import Value
 from concilium.records.table import Records
-
-HALVINGS = 80
+from concilium.statistics.distributions import student_quantile
 
 
 class _Interval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,37 +68,8 @@ def estimate_difference(
     mean = math.fsum(d * n for d, n in folds) / everyone
     spread = math.fsum(n * (d - mean) ** 2 for d, n in folds) / everyone
     error = math.sqrt(spread / (len(folds) - 1))
-    half = t_quantile(confidence, len(folds) - 1) * error
+    half = student_quantile((1 + confidence) / 2, len(folds) - 1) * error
     return _Interval(mean, error, mean - half, mean + half, len(folds), confidence)
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """The t that a Student variable exceeds in size with probability 1 - confidence."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if _probability_within(middle, freedom) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(freedom) * math.tan((low + high) / 2)
-
-
-def _probability_within(angle: float, freedom: int) -> float:
-    """P(|T| < t) at t = sqrt(freedom) tan(angle): finite sums for whole degrees of freedom (Abramowitz and Stegun,
-    26.7.3 and 26.7.4)."""
-    sine, cosine = math.sin(angle), math.cos(angle)
-    if freedom % 2:
-        total, term = 0.0, cosine
-        for step in range(2, freedom, 2):
-            total += term
-            term *= cosine**2 * step / (step + 1)
-        return 2 / math.pi * (angle + sine * total)
-    total, term = 0.0, 1.0
-    for step in range(1, freedom, 2):
-        total += term
-        term *= cosine**2 * step / (step + 1)
-    return sine * total
 
 
 # For each way of learning and each site what it said of the site's patients; None where it had nothing to say.

@@ -47,7 +47,7 @@ from concilium.models.method import (
     as_written,
     documented,
 )
-from concilium.parameters import Parameter, choice, whole
+from concilium.parameters import Parameter, choice, whole_number
 from concilium.policy.policy import WorkLimits
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure
 from concilium.protocol.attributes import Workload
@@ -88,7 +88,7 @@ PATIENCE = 600.0  # seconds, in which ten models are learned
 LEARNED_AT_HOME = ("tree", "voting-trees", "rulefit", "naive-bayes")
 
 
-class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How well a hospital's own model does on its own patients."""
 
     site: str
@@ -107,8 +107,8 @@ class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float
 
 
-def rank_donors(
-    candidates: Iterable[Candidate], threshold: float = THRESHOLD, ranks: int = RANKS
+def _rank_donors(
+    candidates: Iterable[_Candidate], threshold: float = THRESHOLD, ranks: int = RANKS
 ) -> list[Donor]:
     """The candidates above the threshold, best first."""
     able = [candidate for candidate in candidates if candidate.accuracy > threshold]
@@ -132,13 +132,13 @@ def _weigh(figures: Sequence[float], ranks: int = RANKS) -> list[float]:
 class Ranking:
     """The hospitals that have a model of their own, and who of them may lend it."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[_Candidate, ...]
     threshold: float = THRESHOLD
 
     @property
     def donors(self) -> list[Donor]:
         """Those above the threshold, best first."""
-        return rank_donors(self.candidates, self.threshold)
+        return _rank_donors(self.candidates, self.threshold)
 
     def others(self, site: str | None = None) -> list[str]:
         """All donors but the hospital itself, best first."""
@@ -170,11 +170,11 @@ def count_own(predictions: Predictions, positive: Value) -> tuple[int, int, int,
     return len(has), right, int(has.sum()), int(twice.sum())
 
 
-def describe(site: str, counts: Sequence[int]) -> Candidate:
+def describe(site: str, counts: Sequence[int]) -> _Candidate:
     """A hospital's candidature, from these counts; an AUC of 0 where there is none to show."""
     patients, right, positives, twice = counts
     pairs = 2 * positives * (patients - positives)
-    return Candidate(site, right / patients, positives, twice / pairs if pairs else 0.0)
+    return _Candidate(site, right / patients, positives, twice / pairs if pairs else 0.0)
 
 
 class AskOwnModel(Summed, frozen=True, kw_only=True):
@@ -302,7 +302,7 @@ def _open_learner(name: str, settings: Mapping[str, Any], target: str, query: st
     return learner
 
 
-class OwnCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _OwnCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What each hospital answered (`AskOwnModel`)."""
 
     sites: dict[str, list[int]]
@@ -316,7 +316,7 @@ def _read_settings(value: Any) -> dict[str, Any]:
 
 @documented
 @dataclass(eq=False, repr=False)
-class OwnModels(Proposal[OwnCounts]):
+class OwnModels(Proposal[_OwnCounts]):
     """How well each hospital's own model does: `OwnModels.of(cc.DecisionTree("death"), positive=1).fit(house)`."""
 
     method: ClassVar[str] = "own-models"
@@ -342,10 +342,8 @@ class OwnModels(Proposal[OwnCounts]):
     epsilon: Epsilon = None
     blocks: Annotated[
         int | None,
-        Parameter(
-            f"a whole number from {LEAST_BLOCKS} to {MOST_BLOCKS}",
-            whole(LEAST_BLOCKS, MOST_BLOCKS),
-            "with noise: how many parts each hospital deals its patients into",
+        whole_number(
+            LEAST_BLOCKS, MOST_BLOCKS, "with noise: how many parts each hospital deals its patients into"
         ),
     ] = None
 
@@ -360,7 +358,7 @@ class OwnModels(Proposal[OwnCounts]):
             target=method.target,
             positive=positive,
             learned_by=method.method,
-            settings=list_settings(method),
+            settings=_list_settings(method),
             query=method.query,
             release="exact" if epsilon is None else "noised",
             epsilon=epsilon,
@@ -421,11 +419,11 @@ class OwnModels(Proposal[OwnCounts]):
             noise=None if self.pure_price is None else Laplace(str(self.pure_price)),
         )
 
-    def converse(self, partners: Partners) -> Conversation[Learned[OwnCounts]]:
+    def converse(self, partners: Partners) -> Conversation[Learned[_OwnCounts]]:
         by_site = yield BySite(self.question)
         counts = {site: numbers.tolist() for site, numbers in by_site.items()}
         patients = {site: None if self.blocks else numbers[0] for site, numbers in counts.items()}
-        return Learned(OwnCounts(counts), patients)
+        return Learned(_OwnCounts(counts), patients)
 
     @property
     def deviations(self) -> dict[str, float]:
@@ -442,13 +440,13 @@ class OwnModels(Proposal[OwnCounts]):
         for site, numbers in self.body.sites.items():
             if self.blocks is not None:
                 accuracy, auc = (min(max(sum_ / (UNITS * self.blocks), 0.0), 1.0) for sum_ in numbers[:2])
-                candidates.append(Candidate(site, accuracy, max(0, round(numbers[2] / POSITIVE)), auc))
+                candidates.append(_Candidate(site, accuracy, max(0, round(numbers[2] / POSITIVE)), auc))
             elif numbers[0]:
                 candidates.append(describe(site, numbers))
         return Ranking(tuple(candidates), threshold)
 
 
-def list_settings(method: Method[Any]) -> dict[str, Any]:
+def _list_settings(method: Method[Any]) -> dict[str, Any]:
     """The parameters by which a hospital learns alone as this method does with others: exact, at home. What a private
     study states of its attributes says which they are."""
     declared = method.parameters().items()

@@ -20,6 +20,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.evaluation.metrics import weighted_auc
+
 Reals = NDArray[np.float64]
 
 HORIZONS: Mapping[str, tuple[float, float]] = {
@@ -35,7 +37,7 @@ SPANS = (6, 12, 18, 24, 36, 48, 72, 96, 144)
 DRAWS = 200
 
 
-class HorizonAuroc(msgspec.Struct, frozen=True):
+class _HorizonAuroc(msgspec.Struct, frozen=True):
     """A figure with its 95 % interval."""
 
     value: float
@@ -66,7 +68,7 @@ class ScoredStays:
 
 def measure_horizons(
     stays: ScoredStays, *, matched: bool = True, draws: int = DRAWS
-) -> dict[str, HorizonAuroc | None]:
+) -> dict[str, _HorizonAuroc | None]:
     """The AUROC at each of the paper's times before onset; None where the patients cannot tell."""
     found = {}
     before = (np.repeat(stays.onsets, np.diff(stays.starts)) - stays.steps) * stays.step_hours
@@ -84,7 +86,7 @@ def _estimate(
     positive: NDArray[np.bool_],
     spans: NDArray[np.intp] | None,
     draws: int,
-) -> HorizonAuroc | None:
+) -> _HorizonAuroc | None:
     cells = np.flatnonzero(counted)
     spans = np.zeros(len(cells), dtype=np.intp) if spans is None else spans[cells]
     parts = [cells[spans == one] for one in np.unique(spans[positive[cells]])]
@@ -95,9 +97,9 @@ def _estimate(
         total = won = 0.0
         for part in parts:
             weights = times[owners[part]]
-            own = _weighted_auc(positive[part], stays.scores[part], weights)
+            own = float(weighted_auc(positive[part], stays.scores[part], weights[None])[0])
             cases = float(weights[positive[part]].sum())
-            if own is not None:
+            if not np.isnan(own):
                 total, won = total + cases, won + cases * own
         return won / total if total else None
 
@@ -110,21 +112,7 @@ def _estimate(
     ]
     known = [one for one in drawn if one is not None] or [value]
     low, high = np.quantile(known, [0.025, 0.975])
-    return HorizonAuroc(value, float(low), float(high))
-
-
-def _weighted_auc(positive: NDArray[np.bool_], scores: Reals, weights: Reals) -> float | None:
-    """The AUROC where each step counts so many times."""
-    there = weights > 0
-    if not positive[there].any() or positive[there].all():
-        return None
-    order = np.argsort(scores, kind="stable")
-    ordered, own = scores[order], weights[order]
-    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    cases = np.add.reduceat(own * positive[order], first)
-    others = np.add.reduceat(own * ~positive[order], first)
-    below = np.cumsum(others) - others
-    return float((cases * (below + others / 2)).sum() / (cases.sum() * others.sum()))
+    return _HorizonAuroc(value, float(low), float(high))
 
 
 class Alarms(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 Leaving out a site asks how a model serves a hospital that had no part in it; a holdout asks how it serves the
 next patient of a hospital that had. All of this is a simulation's privilege: the records of the left-out site
 are at hand, and predictions are made and compared in this process, past any gate. Real hospitals evaluate at home and
-release counts through their own gates (left_out_hospitals.py).
+release counts through their own gates (folds.py).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class _Counted:
             "accuracy": _accuracy(tables),
             "balanced_accuracy": _balanced_accuracy(tables),
             "auc": _mean(
-                [_weighted_auc(self.true == c, self.scores[:, c], weights) for c in self.of_interest], times
+                [weighted_auc(self.true == c, self.scores[:, c], weights) for c in self.of_interest], times
             ),
             "f1": _mean([_f1(tables, c) for c in self.of_interest], times),
             "mcc": _mcc(tables),
@@ -106,7 +106,7 @@ def _count_agreements(
 
 def _accuracy(tables: Floats) -> Floats:
     """Share of patients whose class was predicted; none without patients."""
-    return _ratio(np.trace(tables, axis1=1, axis2=2), tables.sum(axis=(1, 2)))
+    return ratio(np.trace(tables, axis1=1, axis2=2), tables.sum(axis=(1, 2)))
 
 
 def _balanced_accuracy(tables: Floats) -> Floats:
@@ -118,32 +118,32 @@ def _balanced_accuracy(tables: Floats) -> Floats:
 
 def _sensitivity(tables: Floats, positive: int) -> Floats:
     """Share of the patients of this class who were found; none when there are none."""
-    return _ratio(tables[:, positive, positive], tables[:, positive].sum(axis=1))
+    return ratio(tables[:, positive, positive], tables[:, positive].sum(axis=1))
 
 
 def _specificity(tables: Floats, positive: int) -> Floats:
     """Share of the other patients who were left alone; none when there are none."""
     others = tables.sum(axis=(1, 2)) - tables[:, positive].sum(axis=1)
     alarms = tables[:, :, positive].sum(axis=1) - tables[:, positive, positive]
-    return _ratio(others - alarms, others)
+    return ratio(others - alarms, others)
 
 
 def _ppv(tables: Floats, positive: int) -> Floats:
     """Share of the patients predicted to be of this class who are; none when nobody is."""
-    return _ratio(tables[:, positive, positive], tables[:, :, positive].sum(axis=1))
+    return ratio(tables[:, positive, positive], tables[:, :, positive].sum(axis=1))
 
 
 def _npv(tables: Floats, positive: int) -> Floats:
     """Share of the patients predicted to be of another class who are; none when nobody is."""
     spared = tables.sum(axis=(1, 2)) - tables[:, :, positive].sum(axis=1)
     missed = tables[:, positive].sum(axis=1) - tables[:, positive, positive]
-    return _ratio(spared - missed, spared)
+    return ratio(spared - missed, spared)
 
 
 def _f1(tables: Floats, positive: int) -> Floats:
     """Harmonic mean of precision and sensitivity; none when the class neither occurs nor is predicted."""
     either = tables[:, positive].sum(axis=1) + tables[:, :, positive].sum(axis=1)
-    return _ratio(2 * tables[:, positive, positive], either)
+    return ratio(2 * tables[:, positive, positive], either)
 
 
 def _mcc(tables: Floats) -> Floats:
@@ -165,10 +165,10 @@ def _mcc(tables: Floats) -> Floats:
 
 def auc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
     """Chance that a positive patient scores above another, ties counting half; None for one class only."""
-    return _as_figure(_weighted_auc(positive, scores, np.ones((1, len(scores)))))
+    return _as_figure(weighted_auc(positive, scores, np.ones((1, len(scores)))))
 
 
-def _weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+def weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
     """The same where patients count as often as these weights, [times, patient], say."""
     if not len(scores):
         return np.full(len(weights), np.nan)
@@ -180,18 +180,18 @@ def _weighted_auc(positive: NDArray[np.bool_], scores: Floats, weights: Floats) 
     others = np.add.reduceat(sorted_weights * ~of_positive, first, axis=1)
     below = np.cumsum(others, axis=1) - others
     won = (positives * (below + others / 2)).sum(axis=1)
-    return _ratio(won, positives.sum(axis=1) * others.sum(axis=1))
+    return ratio(won, positives.sum(axis=1) * others.sum(axis=1))
 
 
 def _rank(values: Floats) -> Floats:
     """Ranks from 1; equal values have the mean of theirs."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[place]
-    return ranks
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    found: Floats = np.divide(part, whole, where=whole > 0, out=np.full(len(whole), np.nan))
+def ratio(part: Floats, whole: Floats) -> Floats:
+    """NaN where there is no whole."""
+    found: Floats = np.divide(part, whole, where=whole > 0, out=np.full(np.shape(whole), np.nan))
     return found
 
 
@@ -199,7 +199,7 @@ def _mean(figures: Sequence[Floats], times: int) -> Floats:
     """Mean over the classes for which the figure exists."""
     stacked = np.array(figures).reshape(len(figures), times)
     there = ~np.isnan(stacked)
-    return _ratio(np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64))
+    return ratio(np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64))
 
 
 # Numbers. R squared is 1 - SSE / SST around the mean of the patients measured: below zero where that mean would have

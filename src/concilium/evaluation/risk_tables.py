@@ -19,20 +19,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from concilium.evaluation.metrics import GROUPS, Floats
-from concilium.evaluation.summary import CONFIDENCE, ENOUGH_HOSPITALS, NEVER_SURE, SEED, THRESHOLDS
+from concilium.evaluation.metrics import GROUPS, Floats, ratio
+from concilium.evaluation.summary import (
+    CONFIDENCE,
+    ENOUGH_HOSPITALS,
+    SEED,
+    STEEP,
+    THRESHOLDS,
+    find_log_odds,
+    fit_logistic,
+)
 from concilium.models.intervals import Z
 from concilium.models.measuring import RiskTable
 from concilium.records.columns import Value, label
+from concilium.statistics.distributions import student_quantile
 
 TIMES = 400
-STEPS, CLOSE, STEEP = 25, 1e-7, 50.0
 DEVIATIONS = 3.0
 FIGURES_OF_RISKS = ("brier", "slope", "intercept", "observed_expected", "mean_risk")
 # Those that are shares, or as good as: no interval leaves these ends.
@@ -65,25 +72,25 @@ class _Counts:
         missed, spared = positives - found, negatives - alarms
         everyone = positives + negatives
         expected = ((self.events + self.others) * self.risks).sum(axis=1)
-        sensitivity, specificity = _ratio(found, positives), _ratio(spared, negatives)
+        sensitivity, specificity = ratio(found, positives), ratio(spared, negatives)
         product = (found + alarms) * (missed + spared) * positives * negatives
         return {
             "auc": _find_auc(self.others, self.events),
-            "accuracy": _ratio(found + spared, everyone),
+            "accuracy": ratio(found + spared, everyone),
             "balanced_accuracy": (sensitivity + specificity) / 2,
-            "f1": _ratio(2 * found, found + alarms + positives),
+            "f1": ratio(2 * found, found + alarms + positives),
             "mcc": np.where(
                 product > 0, (found * spared - alarms * missed) / np.sqrt(np.maximum(product, 1e-300)), 0.0
             ),
             "sensitivity": sensitivity,
             "specificity": specificity,
-            "ppv": _ratio(found, found + alarms),
-            "npv": _ratio(spared, missed + spared),
-            "brier": _ratio(
+            "ppv": ratio(found, found + alarms),
+            "npv": ratio(spared, missed + spared),
+            "brier": ratio(
                 (self.events * (1 - self.risks) ** 2 + self.others * self.risks**2).sum(axis=1), everyone
             ),
-            "observed_expected": _ratio(positives, expected),
-            "mean_risk": _ratio(expected, everyone),
+            "observed_expected": ratio(positives, expected),
+            "mean_risk": ratio(expected, everyone),
             **self._calibrate(),
         }
 
@@ -91,9 +98,9 @@ class _Counts:
         """Slope, and the intercept at slope 1; counts below zero, which noise makes, are projected away."""
         events, others = _project(self.events), _project(self.others)
         known = (self.events.sum(axis=1) > 0) & (self.others.sum(axis=1) > 0)
-        at = _log_odds(self.risks)
-        _, slope = _fit_logistic(at, events, events + others, slope=True)
-        intercept, _ = _fit_logistic(at, events, events + others, slope=False)
+        at = find_log_odds(self.risks)
+        _, slope = fit_logistic(at, events, events + others, slope=True)
+        intercept, _ = fit_logistic(at, events, events + others, slope=False)
         told = known & (np.abs(slope) < STEEP) & (np.ptp(at) > 0)
         return {"slope": np.where(told, slope, np.nan), "intercept": np.where(known, intercept, np.nan)}
 
@@ -218,10 +225,10 @@ def _find_auc(others: Floats, events: Floats) -> Floats:
     below = np.cumsum(others, axis=1) - others
     won = (events * (below + others / 2)).sum(axis=1)
     positives, negatives = events.sum(axis=1), others.sum(axis=1)
-    return np.where((positives > 0) & (negatives > 0), _ratio(won, positives * negatives), np.nan)
+    return np.where((positives > 0) & (negatives > 0), ratio(won, positives * negatives), np.nan)
 
 
-def find_auc_variance(others: Floats, events: Floats) -> float:
+def _find_auc_variance(others: Floats, events: Floats) -> float:
     """The variance of the AUC of one table by its placement values; NaN where there are fewer than two of either."""
     positives, negatives = events.sum(), others.sum()
     if min(positives, negatives) < 2:
@@ -234,11 +241,11 @@ def find_auc_variance(others: Floats, events: Floats) -> float:
 
 
 def _find_auc_interval(others: Floats, events: Floats) -> list[float] | None:
-    area, variance = float(_find_auc(others[None], events[None])[0]), find_auc_variance(others, events)
+    area, variance = float(_find_auc(others[None], events[None])[0]), _find_auc_variance(others, events)
     if np.isnan(variance) or not 0 < area < 1:
         return None
     centre = np.log(area / (1 - area))
-    half = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * variance**0.5 / (area * (1 - area))
+    half = Z * variance**0.5 / (area * (1 - area))
     return [float(1 / (1 + np.exp(-end))) for end in (centre - half, centre + half)]
 
 
@@ -254,29 +261,6 @@ def _project(counts: Floats) -> Floats:
     return projected
 
 
-def _fit_logistic(at: Floats, events: Floats, everyone: Floats, *, slope: bool) -> tuple[Floats, Floats]:
-    """Intercept and slope of a logistic regression on log odds of each table, by Newton's method; or the intercept
-    alone, at slope 1."""
-    a, b = np.zeros(len(events)), np.ones(len(events))
-    for _ in range(STEPS):
-        likely = 1 / (1 + np.exp(-np.clip(a[:, None] + b[:, None] * at, -500, 500)))
-        left, weight = events - everyone * likely, everyone * likely * (1 - likely)
-        g0, g1, h0, h1, h2 = (
-            part.sum(axis=1) for part in (left, left * at, weight, weight * at, weight * at * at)
-        )
-        if slope:
-            determinant = np.maximum(h0 * h2 - h1 * h1, 1e-12)
-            move = np.stack([(h2 * g0 - h1 * g1) / determinant, (h0 * g1 - h1 * g0) / determinant])
-        else:
-            move = np.stack([g0 / np.maximum(h0, 1e-12), np.zeros_like(g0)])
-        largest = np.abs(move).max(axis=0)
-        move = move / np.maximum(largest, 1.0)
-        a, b = a + move[0], b + move[1]
-        if largest.max() < CLOSE:
-            break
-    return a, b
-
-
 def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[float] | None]:
     """The calibration slope of noisy counts with its 95 % interval; NaN and None where they cannot tell it.
 
@@ -286,7 +270,7 @@ def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[flo
     sampling and noise. Grouping flattens a slope by the spread within a bin, which is taken out (Sheppard 1898).
     """
     unknown = float("nan"), None
-    at, events = _log_odds(counts.risks), counts.events[0]
+    at, events = find_log_odds(counts.risks), counts.events[0]
     everyone = events + counts.others[0]
     least = DEVIATIONS * (2 * table.variance * np.arange(1, len(at) + 1)) ** 0.5
     low, high = np.cumsum(everyone) > least, np.cumsum(everyone[::-1]) > least
@@ -294,7 +278,7 @@ def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[flo
     if not (low.any() and high.any()) or inner.stop - inner.start < 2:
         return unknown
     at, events, everyone = at[inner], events[inner], everyone[inner]
-    a, b = _fit_logistic(at, events[None], everyone[None], slope=True)
+    a, b = fit_logistic(at, events[None], everyone[None], slope=True)
     likely = 1 / (1 + np.exp(-np.clip(a[0] + b[0] * at, -500, 500)))
     design = np.column_stack([np.ones_like(at), at])
     weight = everyone * likely * (1 - likely)
@@ -318,12 +302,6 @@ def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[flo
         grouped = spread / (spread - within) if spread > 3 * within else 1.5
     half = Z * float((bread @ meat @ bread)[1, 1]) ** 0.5
     return grouped * float(b[0]), [grouped * float(b[0] - half), grouped * float(b[0] + half)]
-
-
-def _log_odds(risks: Floats) -> Floats:
-    held = np.clip(risks, NEVER_SURE, 1 - NEVER_SURE)
-    odds: Floats = np.log(held / (1 - held))
-    return odds
 
 
 def _judge_risks(table: RiskTable, counts: Sequence[Sequence[float]]) -> dict[str, Any] | None:
@@ -384,11 +362,6 @@ def _trace_benefit(table: RiskTable, others: Floats, events: Floats) -> dict[str
     }
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
-    found: Floats = np.divide(part, whole, where=whole > 0, out=np.full(np.shape(whole), np.nan))
-    return found
-
-
 def compare_sites(table: RiskTable) -> dict[str, Any]:
     """How far hospitals differ: of AUC (on the log odds scale) and slope the mean, the spread between hospitals and the
     interval in which that of a further hospital would lie; and what recalibrating at home would gain.
@@ -401,7 +374,7 @@ def compare_sites(table: RiskTable) -> dict[str, Any]:
         own = _Counts.of(table, (table.known * np.array(counts)).tolist())
         area, variance = (
             float(_find_auc(own.others, own.events)[0]),
-            find_auc_variance(own.others[0], own.events[0]),
+            _find_auc_variance(own.others[0], own.events[0]),
         )
         if 0 < area < 1 and variance > 0:
             areas.append((np.log(area / (1 - area)), variance / (area * (1 - area)) ** 2))
@@ -416,8 +389,8 @@ def compare_sites(table: RiskTable) -> dict[str, Any]:
 
 
 def _find_slope_variance(counts: _Counts) -> float:
-    at, everyone = _log_odds(counts.risks), counts.events + counts.others
-    a, b = _fit_logistic(at, counts.events, everyone, slope=True)
+    at, everyone = find_log_odds(counts.risks), counts.events + counts.others
+    a, b = fit_logistic(at, counts.events, everyone, slope=True)
     likely = 1 / (1 + np.exp(-np.clip(a[0] + b[0] * at, -500, 500)))
     weight = everyone[0] * likely * (1 - likely)
     determinant = weight.sum() * (weight * at * at).sum() - (weight * at).sum() ** 2
@@ -436,30 +409,15 @@ def _pool(found: Sequence[tuple[float, float]], show: Callable[[float], float]) 
     between = max(0.0, (q - (len(values) - 1)) / scale)
     weights = 1 / (variances + between)
     mean, error = float((weights * values).sum() / weights.sum()), float(weights.sum()) ** -0.5
-    normal = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    reach = _find_t(len(values) - 2) * (between + error**2) ** 0.5
+    reach = student_quantile(0.5 + CONFIDENCE / 2, len(values) - 2) * (between + error**2) ** 0.5
     return {
         "hospitals": len(values),
         "mean": show(mean),
-        "interval": [show(mean - normal * error), show(mean + normal * error)],
+        "interval": [show(mean - Z * error), show(mean + Z * error)],
         "between": between**0.5,
         "i_squared": max(0.0, 1 - (len(values) - 1) / q) if q > 0 else 0.0,
         "prediction": [show(mean - reach), show(mean + reach)],
     }
-
-
-def _find_t(degrees: int) -> float:
-    """The 97.5 % point of Student's distribution, by Hill's expansion (Comm. ACM 13, 1970) from four degrees on."""
-    few = {1: 12.706, 2: 4.303, 3: 3.182}
-    if degrees in few:
-        return few[degrees]
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return float(z + sum(term / degrees**power for power, term in enumerate(terms, start=1)))
 
 
 def _gain(table: RiskTable, counts: Sequence[Sequence[float]]) -> Mapping[str, float] | None:
@@ -467,8 +425,8 @@ def _gain(table: RiskTable, counts: Sequence[Sequence[float]]) -> Mapping[str, f
     own = _Counts.of(table, counts)
     if not _tells(own, 0.0):
         return None
-    at, everyone = _log_odds(own.risks), own.events + own.others
-    intercept, _ = _fit_logistic(at, own.events, everyone, slope=False)
+    at, everyone = find_log_odds(own.risks), own.events + own.others
+    intercept, _ = fit_logistic(at, own.events, everyone, slope=False)
     moved = _Counts(1 / (1 + np.exp(-at - intercept[0])), own.others, own.events, own.called)
     return {
         "intercept": float(intercept[0]),

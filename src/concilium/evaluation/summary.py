@@ -32,7 +32,7 @@ NEVER_SURE = 0.001
 """Risks of 0 and 1 have no log odds: they count as this far from it."""
 MOST_POINTS = 200
 THRESHOLDS = tuple(round(0.01 * step, 2) for step in range(1, 100))
-STEPS, CLOSE, STEEP = 50, 1e-9, 50.0
+STEPS, CLOSE, STEEP = 50, 1e-7, 50.0
 
 
 def _judge_risks(predictions: Sequence[Predictions], positive: Value | None) -> dict[str, Any] | None:
@@ -77,51 +77,56 @@ def _say_calibration(risks: Floats, outcomes: Floats) -> dict[str, Any]:
     }
 
 
-def _log_odds(risks: Floats) -> Floats:
+def find_log_odds(risks: Floats) -> Floats:
     held = np.clip(risks, NEVER_SURE, 1 - NEVER_SURE)
-    odds: Floats = np.log(held / (1 - held))
-    return odds
+    return np.log(held / (1 - held))
+
+
+def fit_logistic(at: Floats, events: Floats, everyone: Floats, *, slope: bool) -> tuple[Floats, Floats]:
+    """Intercept and slope of a logistic regression on log odds of each table, by Newton's method; or the intercept
+    alone, at slope 1."""
+    a, b = np.zeros(len(events)), np.ones(len(events))
+    for _ in range(STEPS):
+        likely = 1 / (1 + np.exp(-np.clip(a[:, None] + b[:, None] * at, -500, 500)))
+        left, weight = events - everyone * likely, everyone * likely * (1 - likely)
+        g0, g1, h0, h1, h2 = (
+            part.sum(axis=1) for part in (left, left * at, weight, weight * at, weight * at * at)
+        )
+        if slope:
+            determinant = np.maximum(h0 * h2 - h1 * h1, 1e-12)
+            move = np.stack([(h2 * g0 - h1 * g1) / determinant, (h0 * g1 - h1 * g0) / determinant])
+        else:
+            move = np.stack([g0 / np.maximum(h0, 1e-12), np.zeros_like(g0)])
+        largest = np.abs(move).max(axis=0)
+        move = move / np.maximum(largest, 1.0)
+        a, b = a + move[0], b + move[1]
+        if largest.max() < CLOSE:
+            break
+    return a, b
 
 
 def _fit_slope(risks: Floats, outcomes: Floats) -> tuple[float | None, float]:
-    """The slope of a logistic regression on the log odds, by Newton's method, and its standard error; None where all
-    risks or all outcomes are the same, or risks tell the outcomes apart without a fault."""
-    at = _log_odds(risks)
+    """The slope of a logistic regression on the log odds, and its standard error; None where all risks or all outcomes
+    are the same, or risks tell the outcomes apart without a fault."""
+    at = find_log_odds(risks)
     area = auc(outcomes > 0, at)
     if area is None or np.all(at == at[0]) or area in (0.0, 1.0):
         return None, 0.0
-    design = np.column_stack([np.ones_like(at), at])
-    found = np.array([0.0, 1.0])
-    for _ in range(STEPS):
-        likely = 1 / (1 + np.exp(-design @ found))
-        weights = likely * (1 - likely)
-        step = np.linalg.lstsq(
-            design.T @ (design * weights[:, None]), design.T @ (outcomes - likely), rcond=None
-        )[0]
-        largest = float(np.abs(step).max())
-        found = found + step * min(1.0, 1.0 / max(largest, 1.0))
-        if largest < CLOSE:
-            break
-    slope = float(found[1])
-    if abs(slope) >= STEEP:
+    a, b = fit_logistic(at, outcomes[None], np.ones((1, len(at))), slope=True)
+    if abs(b[0]) >= STEEP:
         return None, 0.0
-    likely = 1 / (1 + np.exp(-design @ found))
+    likely = 1 / (1 + np.exp(-a[0] - b[0] * at))
+    design = np.column_stack([np.ones_like(at), at])
     information = design.T @ (design * (likely * (1 - likely))[:, None])
-    return slope, float(np.sqrt(np.linalg.pinv(information)[1, 1]))
+    return float(b[0]), float(np.sqrt(np.linalg.pinv(information)[1, 1]))
 
 
 def _fit_intercept(risks: Floats, outcomes: Floats) -> float | None:
     """By how much the log odds are too low for everyone, at slope 1; None where all outcomes are the same."""
-    happened = float(outcomes.sum())
-    if happened in (0.0, float(len(outcomes))):
+    if np.all(outcomes == outcomes[0]):
         return None
-    at, low, high = _log_odds(risks), -50.0, 50.0
-    for _ in range(100):  # the expected number grows with the intercept
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if float((1 / (1 + np.exp(-at - middle))).sum()) < happened else (low, middle)
-        )
-    return (low + high) / 2
+    at = find_log_odds(risks)
+    return float(fit_logistic(at, outcomes[None], np.ones((1, len(at))), slope=False)[0][0])
 
 
 def _trace_roc(risks: Floats, outcomes: Floats) -> list[list[float]] | None:

@@ -135,8 +135,7 @@ def average(told: NDArray[np.floating], weights: ArrayLike | None = None) -> NDA
     sums = given.sum(axis=0)
     if not np.allclose(sums, 1.0, rtol=0, atol=1e-9):
         raise StudyError(f"the weights of an ensemble must sum to 1; got {float(np.ravel(sums)[0]):.6g}")
-    spread: NDArray[np.float64] = (given @ told) if given.ndim == 1 else (given * told).sum(axis=0)
-    return spread
+    return (given @ told) if given.ndim == 1 else (given * told).sum(axis=0)
 
 
 WORKERS = 2

@@ -16,7 +16,7 @@ import msgspec
 
 from concilium.errors import MessageError, RecordsError
 from concilium.models.method import AN_EPSILON, read_edges, read_epsilon, time_span
-from concilium.parameters import Parameter, choice, name, number, whole, whole_number
+from concilium.parameters import Parameter, name, number, number_between, one_of, whole, whole_number
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
 
@@ -195,11 +195,10 @@ Public = Annotated[
 WEIGHTS = ("uniform", "optimal", "history")
 ExpertWeights = Annotated[
     str,
-    Parameter(
-        "'uniform', 'optimal' or 'history'",
-        choice(*WEIGHTS),
-        "of a grown ensemble without noise: by the errors of its experts on other patients, or (where public stays "
-        "have the outcome) on earlier steps of the same stay",
+    one_of(
+        *WEIGHTS,
+        about="of a grown ensemble without noise: by the errors of its experts on other patients, or (where public "
+        "stays have the outcome) on earlier steps of the same stay",
     ),
 ]
 Every = Annotated[str, time_span("2h", "public stays are asked about one step in so long")]
@@ -217,11 +216,10 @@ Grade = Annotated[
 Bound = Annotated[int, whole_number(1, MOST_BOUND, "the largest severity: answers are held to it")]
 NetworkKind = Annotated[
     str,
-    Parameter(
-        ", ".join(map(repr, KINDS_OF_EXPERTS)),
-        choice(*KINDS_OF_EXPERTS),
-        '"auto": "linear" for a private student and "lstm" otherwise; "linear": compares its patient with public '
-        'stays; "lstm": a small network; "torch-lstm": as wide and deep as asked for, with the extra `experts`',
+    one_of(
+        *KINDS_OF_EXPERTS,
+        about='"auto": "linear" for a private student and "lstm" otherwise; "linear": compares its patient with '
+        'public stays; "lstm": a small network; "torch-lstm": as wide and deep as asked for, with the extra `experts`',
     ),
 ]
 Units = Annotated[int, whole_number(1, MOST_UNITS, "how wide an expert's network is")]
@@ -237,18 +235,18 @@ Dropout = Annotated[
 Epochs = Annotated[int, whole_number(1, MOST_EPOCHS, "the passes over a patient's windows, at most")]
 Alarms = Annotated[
     float,
-    Parameter(
-        "a number between 0 and 1",
-        number(lambda value: 0 < value < 1),
-        "the share of public steps at which the student would raise an alarm: where its class becomes 1",
+    number_between(
+        0, 1, "the share of public steps at which the student would raise an alarm: where its class becomes 1"
     ),
 ]
 Answers = Annotated[
     str,
-    Parameter(
-        "'student', 'step' or 'course'",
-        choice("student", "step", "course"),
-        'what is bought: "student": labels that teach one; "step", "course": one answer of the ensembles themselves',
+    one_of(
+        "student",
+        "step",
+        "course",
+        about='what is bought: "student": labels that teach one; "step", "course": one answer of the '
+        "ensembles themselves",
     ),
 ]
 Seed = Annotated[

@@ -97,13 +97,7 @@ from concilium.models.method import (
 )
 from concilium.models.prediction import AnySeries, KnownOutcomes, lay_out_courses, match_controls
 from concilium.models.threshold import Decided
-from concilium.privacy.accounting import (
-    Plan,
-    PlannedQuestion,
-    exact_positive,
-    rho_for_epsilon,
-    rho_from_pure,
-)
+from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_for_epsilon, rho_from_pure
 from concilium.protocol.house import House
 from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learned, Noise, Partners
 from concilium.protocol.schema import say_left_out

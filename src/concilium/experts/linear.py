@@ -81,8 +81,7 @@ class Linear(Network):
     def run(self, learned: Sequence[Weights], windows: Windows) -> NDArray[np.float64]:
         directions = np.array([one["direction"] for one in learned])
         offsets = np.array([one["offset"][0] for one in learned])
-        told: NDArray[np.float64] = np.moveaxis(_read_windows(windows) @ directions.T + offsets, 2, 0)
-        return told
+        return np.moveaxis(_read_windows(windows) @ directions.T + offsets, 2, 0)
 
     def estimate_seconds(self, windows: int, steps: int) -> float:
         return 1e-6 * windows * steps + 1e-8 * (4 * self.inputs) ** 2

@@ -312,8 +312,7 @@ def _draw_public(seed: int, purpose: str, count: int) -> NDArray[np.float64]:
     """
     stream = hashlib.shake_256(f"concilium/public-chance@1 {seed} {purpose}".encode()).digest(8 * count)
     whole = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
-    drawn: NDArray[np.float64] = whole.astype(np.float64) / 2.0**52 - 1.0
-    return drawn
+    return whole.astype(np.float64) / 2.0**52 - 1.0
 
 
 # Of one step of one window, for each weight, forward and backward.

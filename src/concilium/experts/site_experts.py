@@ -85,8 +85,7 @@ class ExpertGrowth:
         """The error with each of these candidates added."""
         size = len(self.members) + 1
         own = np.diag(self.covariance)[candidates]
-        grown: Reals = (self._total + 2 * self._shared[candidates] + own) / size**2
-        return grown
+        return (self._total + 2 * self._shared[candidates] + own) / size**2
 
     def add(self, candidate: int) -> None:
         self.errors.append(float(self.would_be(np.array([candidate]))[0]))

@@ -75,7 +75,7 @@ def _regress(design: Reals, labels: Reals, noise: float) -> Reals:
     return coefficients
 
 
-def find_doubt(features: Reals, asked: NDArray[np.int64], labels: Reals, deviation: float) -> float:
+def _find_doubt(features: Reals, asked: NDArray[np.int64], labels: Reals, deviation: float) -> float:
     """How likely labels without any signal would vary so much along the features: noise of known variance makes that a
     chi-squared number (its upper tail by Wilson and Hilferty's cube root)."""
     seen = features[asked] - features[asked].mean(axis=0)
@@ -309,7 +309,7 @@ class Lesson:
         """How likely such labels are without any signal; None where they have no noise."""
         if not self.deviation:
             return None
-        return find_doubt(self.features, self.asked, self.labels, self.deviation)
+        return _find_doubt(self.features, self.asked, self.labels, self.deviation)
 
 
 def teach(
@@ -402,8 +402,7 @@ def tell(student: StoredStudent, laid: LaidOut) -> Reals:
     windows, places, cells = laid.gather(np.arange(len(laid)))
     told = np.empty(len(laid.values))
     told[cells] = network.run([student.arrays], windows)[0].ravel()[places]
-    severity: Reals = np.clip(student.center + student.scale * told, 0, student.task.bound)
-    return severity
+    return np.clip(student.center + student.scale * told, 0, student.task.bound)
 
 
 def judge(student: StoredStudent, series: Series) -> tuple[Reals, Reals]:

@@ -46,3 +46,15 @@ def printable(text: str) -> str:
 def element_text(text: str) -> str:
     """Text between tags."""
     return escape(printable(text))
+
+
+def draw(tag: str, content: str = "", /, **attributes: str | float) -> str:
+    """An element with text between its tags; `stroke_width` is stroke-width, numbers have two decimals at most, and
+    `title` is what a pointer shows."""
+    title = attributes.pop("title", "")
+    inside = element_text(content) + (f"<title>{element_text(str(title))}</title>" if title else "")
+    written = "".join(
+        f' {name.replace("_", "-")}="{value if isinstance(value, str) else f"{round(value, 2):.10g}"}"'
+        for name, value in attributes.items()
+    )
+    return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"

@@ -27,7 +27,7 @@ from concilium.privacy.accounting import PlannedQuestion
 from concilium.protocol.terms import MEASURED, MOST_PURPOSE
 from concilium.records.columns import label
 from concilium.study.planning import plan_proposal, refuse_proposal
-from concilium.study.results import WorkInProgress, write_json
+from concilium.study.results import WorkInProgress, make_folder, write_json
 from concilium.study.running import require_ledgers
 from concilium.study.sources import open_house, open_sites, read_tables
 
@@ -42,7 +42,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class DonorResults:
+class _DonorResults:
     """Who may lend, who borrows from whom, and how the borrowed model does there; `metrics` has all of it."""
 
     study: Study
@@ -92,10 +92,7 @@ class DonorResults:
 
     def write(self, out: Path) -> None:
         """donors.json, and the file of every model that was lent, in a folder."""
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StudyError(f"{out}: cannot be written to ({error.strerror})") from None
+        make_folder(out)
         metrics = self.metrics
         for donor, name in metrics["models"].items():
             self.models[donor].save(out / name)
@@ -119,7 +116,7 @@ def plan_donors(study: Study) -> StudyPlan:
 
 def find_donors(
     study: Study, out: Path | None = None, *, resume: bool = False, on_progress: Tell | None = None
-) -> DonorResults:
+) -> _DonorResults:
     """Rank the hospitals of a study, have the best lend its model to the others, and measure it there."""
     ranked = _open_ranking(study)
     if not resume:
@@ -177,12 +174,12 @@ class _Loans:
     work: WorkInProgress
     tell: Tell
 
-    def arrange(self, ranked: OwnModels, borrowers: tuple[str, ...] | None) -> DonorResults:
+    def arrange(self, ranked: OwnModels, borrowers: tuple[str, ...] | None) -> _DonorResults:
         """All of them, one after the other."""
         self._propose(ranked, self.sites.values(), "ranking", "how well each hospital's own model does")
         ranking = ranked.rank(self.study.donors.accuracy)
         donors = ranking.others()
-        results = DonorResults(self.study, ranked, ranking)
+        results = _DonorResults(self.study, ranked, ranking)
         results.notes.extend(f"{one.site}: {one.reason}" for one in ranked.card.refusals)
         if borrowers is None:
             borrowers = tuple(name for name in self.sites if name not in donors)
@@ -203,7 +200,7 @@ class _Loans:
                 row |= self._measure(results.models[donor], name, ranked.positive, results.notes)
         return results
 
-    def _lends(self, donor: str, ranked: OwnModels, results: DonorResults) -> bool:
+    def _lends(self, donor: str, ranked: OwnModels, results: _DonorResults) -> bool:
         """Whether a hospital lends its model, which is asked for once."""
         refused = f"{donor}: does not lend its model"
         if donor in results.models or any(note.startswith(refused) for note in results.notes):
@@ -240,7 +237,7 @@ class _Loans:
             return {}
         overall = summarise_table(measuring.body)["overall"]
         patients = sum(map(sum, measuring.body.counts))
-        return {"patients": patients, "wrong": count_wrong(measuring.body), "auc": overall["auc"]}
+        return {"patients": patients, "wrong": _count_wrong(measuring.body), "auc": overall["auc"]}
 
     def _propose(self, proposal: Any, sites: Any, name: str, purpose: str) -> None:
         house = open_house(
@@ -253,7 +250,7 @@ class _Loans:
         return list(self.sites).index(site) + 1
 
 
-def count_wrong(table: RiskTable) -> int:
+def _count_wrong(table: RiskTable) -> int:
     """How many patients a table says are wrongly called, at the threshold."""
     cells = enumerate(table.counts)
     return round(sum(counts[0] if place >= table.called else counts[1] for place, counts in cells))

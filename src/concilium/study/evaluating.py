@@ -13,9 +13,8 @@ import msgspec
 
 from concilium.errors import StudyError
 from concilium.evaluation.comparison import compare, learn_alone_and_pooled, learn_in_every_way, tally
-from concilium.evaluation.folds import learn_folds
+from concilium.evaluation.folds import learn_folds, measure_left_out
 from concilium.evaluation.leave_out import Fold, FoldResult, complete, deal_folds, hold_out
-from concilium.evaluation.left_out_hospitals import measure_left_out
 from concilium.models.measuring import RiskTable, learn_and_measure
 from concilium.protocol.card import Card
 from concilium.protocol.house import House

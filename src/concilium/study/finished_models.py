@@ -27,12 +27,7 @@ from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
-from concilium.study.courses import (
-    open_learner,
-    predict_outcomes,
-    read_populations,
-    read_series,
-)
+from concilium.study.courses import open_learner, predict_outcomes, read_populations, read_series
 from concilium.study.evaluating import hold_back
 from concilium.study.sections import CourseColumns
 from concilium.study.sources import read_as_stated, read_tables, read_test_file

@@ -146,7 +146,7 @@ class StudyPlan:
 
 
 def _price(questions: Plan, models: int) -> Fraction:
-    """What all models cost: what measures them is asked once (evaluation/left_out_hospitals.py)."""
+    """What all models cost: what measures them is asked once (evaluation/folds.py)."""
     measured = sum((q.cost for q in questions.questions if q.kind == MEASURED and q.cost), Fraction(0))
     return (questions.total - measured) * models + measured
 
@@ -221,18 +221,6 @@ def _refuse_unfit(
             raise StudyError(
                 f"{study.path}: {site.site} will refuse: {site.forbidden[0]} (nothing was asked)"
             )
-
-
-def _read_balances(study: Study) -> list[tuple[str, Balance]]:
-    """What every hospital has left."""
-    sites = [(one.name, one.policy, one.ledger) for one in study.hospitals]
-    if study.split is not None:
-        sites = [("each site", study.split.policy, None)]
-    found = []
-    for name, file, ledger in sites:
-        policy = Policy.read(study.locate(file)) if file else Policy()
-        found.append((name, read_balance(policy, Path(study.locate(ledger)) if ledger else None)))
-    return found
 
 
 def _find_balances(

@@ -128,6 +128,14 @@ class WorkInProgress:
         return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
 
 
+def make_folder(folder: Path) -> None:
+    """A folder for results, with those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"{folder}: cannot be written to ({error.strerror})") from None
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """A file that is there in full or not at all."""
     part = path.with_name(path.name + ".part")

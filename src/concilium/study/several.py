@@ -19,14 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.consult.report import render_methods
-from concilium.errors import (
-    CannotResume,
-    ConciliumError,
-    HouseError,
-    RunStopped,
-    StudyError,
-    StudyPending,
-)
+from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
 from concilium.models.model_file import load
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
@@ -35,6 +28,7 @@ from concilium.study.results import (
     StudyResults,
     WorkInProgress,
     describe_several,
+    make_folder,
     publish_file,
     publish_folder,
     write_json,
@@ -215,10 +209,7 @@ def _recall_results(
 def publish_all(results: SeveralResults, work: Path, out: Path) -> dict[str, Path]:
     """Each method's files in a folder named after it, and the table of them."""
     files: dict[str, Path] = {}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StudyError(f"{out}: cannot be written ({error.strerror})") from None
+    make_folder(out)
     for method in results.results:
         placed = publish_folder(work / method / "results", out / method)
         files |= {f"{method}/{name}": place for name, place in placed.items()}

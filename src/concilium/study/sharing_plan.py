@@ -40,7 +40,7 @@ MOST_CURVED = 20_000
 
 
 @dataclass(frozen=True)
-class BudgetPoint:
+class _BudgetPoint:
     """What one budget buys: pure epsilon of each patient, of each event, and what is expected to come of it."""
 
     price: Fraction
@@ -135,11 +135,11 @@ class SharingPlan:
         return _digest(self.fixed)
 
     @cached_property
-    def curve(self) -> tuple[BudgetPoint, ...]:
+    def curve(self) -> tuple[_BudgetPoint, ...]:
         """What other budgets would buy at the same max_events, on these histories; expected, without a draw."""
         return tuple(self._draw_curve())
 
-    def _draw_curve(self) -> Iterator[BudgetPoint]:
+    def _draw_curve(self) -> Iterator[_BudgetPoint]:
         prices = {*map(Fraction, BUDGETS), self.agreed.pure_price}
         left = find_left(self.balance)
         if left is not None and (most := find_affordable(left, self.balance.currency)) > 0:
@@ -150,7 +150,7 @@ class SharingPlan:
             sharing = self.sharing.refit(epsilon=price / self.sharing.max_events)
             expected = expect_entries(sharing, recorded)
             cost = _charge(price, self.balance)
-            yield BudgetPoint(
+            yield _BudgetPoint(
                 price,
                 sharing.epsilon,
                 expected.changed,

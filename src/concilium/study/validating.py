@@ -14,7 +14,7 @@ from concilium.models.method import Method
 from concilium.models.model_file import load
 from concilium.models.validation import Validation
 from concilium.study.planning import StudyPlan, plan_proposal, refuse_proposal
-from concilium.study.results import write_json, write_whole
+from concilium.study.results import make_folder, write_json, write_whole
 from concilium.study.sources import open_house, open_sites, read_tables, require_classes
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def plan_validation(
 
 
 @dataclasses.dataclass(frozen=True)
-class AskedValidation:
+class _AskedValidation:
     """What a model file and a study file ask together."""
 
     study: Study
@@ -71,7 +71,7 @@ class AskedValidation:
 
 def open_validation(
     model_file: Path, study: Study, since: str | None, by: Sequence[str] = ()
-) -> AskedValidation:
+) -> _AskedValidation:
     """The proposal to measure the model of a file; StudyError where the study is not about it."""
     model: Method[Any] = load(model_file)
     _check_model(model, study)
@@ -84,10 +84,10 @@ def open_validation(
     if held is not None:
         held.check()
     proposal = Validation.of(model, since=held, subgroups=subgroups, **how)
-    return AskedValidation(study, model, proposal, held, subgroups)
+    return _AskedValidation(study, model, proposal, held, subgroups)
 
 
-def _require_outcome(asked: AskedValidation, tables: Mapping[str, Records]) -> None:
+def _require_outcome(asked: _AskedValidation, tables: Mapping[str, Records]) -> None:
     """StudyError where no patient of a hospital has a class of the model, before any hospital answers. All tables are
     at hand here; between hospitals each looks for itself (models/risk_counts.py)."""
     model = asked.model
@@ -152,10 +152,7 @@ class ValidatedStudy:
 
     def write(self, out: Path) -> None:
         """evaluation.json, card.json and report.html in a folder."""
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StudyError(f"{out}: cannot be written to ({error.strerror})") from None
+        make_folder(out)
         write_json(out / "evaluation.json", self.metrics)
         write_json(out / "card.json", self.found.card.to_dict())
         write_whole(out / "report.html", self.report().encode())

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from concilium.errors import ModelError
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval
 from concilium.models.intervals import Interval, log_odds_interval
-from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw, draw_frame
 from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.dictionary import DictionaryEntry
@@ -34,8 +34,7 @@ from concilium.temporal.learning import cast_votes
 from concilium.temporal.outcome_fit import FittedWeights, RuleEffect
 from concilium.temporal.parsing import parse, say_formula, say_time
 from concilium.temporal.rule_questions import carry_values, is_within_window
-from concilium.temporal.rule_task import RuleTask
-from concilium.temporal.static_conditions import hold_latest, list_conditions, say_condition
+from concilium.temporal.rule_task import RuleTask, hold_latest, list_conditions, say_condition
 
 WIDE = 100
 
@@ -326,15 +325,15 @@ def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = 
         low, high = (NAMES + share * room for share in interval)
         middle = top + BAR / 2
         label = f"{shown:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
+        ends = {"x1": low, "y1": middle, "x2": high, "y2": middle}
         parts += [
-            f'<text x="{NAMES - 10}" y="{top + 10:g}" text-anchor="end">{element_text(name)}</text>',
-            f'<rect x="{NAMES}" y="{top:g}" width="{max(1.0, shown * room):.1f}" height="{BAR}" '
-            f'fill="{COLOURS[0]}"/>',
-            f'<line x1="{low:.1f}" y1="{middle:g}" x2="{high:.1f}" y2="{middle:g}" stroke="{INK}" stroke-width="2"/>',
-            f'<text x="{high + 8:.1f}" y="{top + 10:g}" fill="{SOFT}">{element_text(label)}</text>',
+            draw("text", name, x=NAMES - 10, y=top + 10, text_anchor="end"),
+            draw("rect", x=NAMES, y=top, width=max(1.0, shown * room), height=BAR, fill=COLOURS[0]),
+            draw("line", **ends, stroke=INK, stroke_width=2),
+            draw("text", label, x=high + 8, y=top + 10, fill=SOFT),
         ]
         top += LINE
-    axis = f'<line x1="{NAMES}" y1="0" x2="{NAMES}" y2="{top:g}" stroke="{RULE}"/>'
+    axis = draw("line", x1=NAMES, y1=0, x2=NAMES, y2=top, stroke=RULE)
     title = f"{outcome}: the share of patients who have each rule, with its 95 % interval"
     return draw_frame(title, [axis, *parts], WIDTH, top + 4)
 

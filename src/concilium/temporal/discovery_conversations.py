@@ -52,12 +52,13 @@ from concilium.temporal.outcome_fit import (
     find_effects,
 )
 from concilium.temporal.outcome_questions import (
+    EVENLY,
     AskOutcomeHours,
     AskOutcomeReports,
     AskRuleGradient,
     AskRuleOutcomes,
+    match_controls,
 )
-from concilium.temporal.outcome_windows import EVENLY, match_controls
 from concilium.temporal.path_search import PATH_LENGTH, BitQuestion, PathDiscovery
 from concilium.temporal.rule_grammar import fill_structure
 from concilium.temporal.rule_questions import (

@@ -29,14 +29,7 @@ from concilium.errors import StudyError
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, sigma_squared_for
 from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
-from concilium.temporal.rule_grammar import (
-    LEVELS,
-    STRUCTURE,
-    Bins,
-    IntervalBins,
-    RuleGrammar,
-    fill_structure,
-)
+from concilium.temporal.rule_grammar import LEVELS, STRUCTURE, Bins, IntervalBins, RuleGrammar, fill_structure
 
 MOST_ENTRIES = 100
 """R: how many counts of one question a client may be in, unless the study says otherwise."""

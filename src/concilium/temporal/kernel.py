@@ -92,18 +92,8 @@ def run(
         cells = (last - first + 1) * width
         if operation == RESULT:
             upper = lows[one] if exact[one] else highs[one]
-            _hand_over(
-                mode,
-                exact[one],
-                lows[one],
-                upper,
-                (first - firsts[one]) * width,
-                least[out],
-                greatest,
-                out,
-                start,
-                width,
-            )
+            begin = (first - firsts[one]) * width
+            _hand_over(mode, exact[one], lows[one], upper, begin, least[out], greatest, out, start, width)
             continue
         firsts[out] = first
         if operation <= UNEQUAL:
@@ -129,64 +119,34 @@ def run(
         if out == one and one_exact and not exact[out]:
             _copy(lows[out], highs[out][:cells])
             one_exact = False
+        # What an operator reads begins at its first row, or where its interval does.
+        at_one = (first + low - firsts[one]) * width
+        at_other = 0 if unary else (first + low - firsts[other]) * width
         for side in range(1 if exact[out] else 2):
             unknown = ends[side]
             into = lows[out] if side == 0 else highs[out]
-            a = lows[one] if side == 0 or one_exact else highs[one]
-            turned = highs[one] if side == 0 and not one_exact else lows[one]
-            b = lows[other] if side == 0 or other_exact else highs[other]
-            at_one = (first - firsts[one]) * width
-            at_other = (first - firsts[other]) * width
+            a = (lows[one] if side == 0 or one_exact else highs[one])[at_one:]
+            turned = (highs[one] if side == 0 and not one_exact else lows[one])[at_one:]
+            b = (lows[other] if side == 0 or other_exact else highs[other])[at_other:]
             if operation == DENY:
-                _deny(turned[at_one:], into[:cells])
+                _deny(turned, into[:cells])
             elif operation in (BOTH, EITHER):
                 if out == one:
-                    _join(operation == BOTH, b[at_other:], into[:cells])
+                    _join(operation == BOTH, b, into[:cells])
                 else:
-                    _combine(operation == BOTH, a[at_one:], b[at_other:], into[:cells])
+                    _combine(operation == BOTH, a, b, into[:cells])
             elif operation == IMPLY:
-                _imply(turned[at_one:], b[at_other:], into[:cells])
+                _imply(turned, b, into[:cells])
             elif operation in (ALWAYS, EVENTUALLY):
                 minimum = operation == ALWAYS
-                _slide(minimum, a, firsts[one], into, first, last, low, high, grid, width, unknown, spare)
+                _slide(minimum, a, into, first, last, low, high, grid, width, unknown, spare)
             elif operation in (ALWAYS_ON, EVENTUALLY_ON):
                 minimum = operation == ALWAYS_ON
-                _carry(
-                    minimum, a, firsts[one], into, first, last, grid, lengths, shortest, unknown, ends, spare
-                )
+                _carry(minimum, a, into, first, last, grid, lengths, shortest, unknown, ends, spare)
             elif operation == HOLD:
-                _hold(
-                    a,
-                    firsts[one],
-                    b,
-                    firsts[other],
-                    into,
-                    first,
-                    last,
-                    low,
-                    high,
-                    grid,
-                    width,
-                    unknown,
-                    ends,
-                    spare,
-                )
+                _hold(a, b, into, first, last, low, high, grid, width, unknown, ends, spare)
             elif operation == HOLD_ON:
-                _hold_on(
-                    a,
-                    firsts[one],
-                    b,
-                    firsts[other],
-                    into,
-                    first,
-                    last,
-                    grid,
-                    lengths,
-                    shortest,
-                    unknown,
-                    ends,
-                    spare,
-                )
+                _hold_on(a, b, into, first, last, grid, lengths, shortest, unknown, ends, spare)
 
 
 @compiled()
@@ -340,7 +300,6 @@ def _join(minimum: bool, b: Values, out: Values) -> None:
 def _slide(
     minimum: bool,
     source: Values,
-    source_first: int,
     into: Values,
     first: int,
     last: int,
@@ -358,8 +317,7 @@ def _slide(
     if there <= 0:
         _put(unknown, into[: rows * width])
         return
-    begin = (first + low - source_first) * width
-    current = source[begin : begin + there * width]
+    current = source[: there * width]
     kept = min(rows, there) * width
     _put(unknown, into[kept : rows * width])
     doublings = 0
@@ -391,7 +349,6 @@ def _slide(
 def _carry(
     minimum: bool,
     source: Values,
-    source_first: int,
     into: Values,
     first: int,
     last: int,
@@ -408,7 +365,7 @@ def _carry(
     carried, masked = spare[0][:width], spare[1]
     _put(neutral, carried)
     for row in range(grid - 1, first - 1, -1):
-        values = source[(row - source_first) * width :]
+        values = source[(row - first) * width :]
         if row >= shortest:
             _mask(values, row, lengths, neutral, masked)
             values = masked
@@ -424,9 +381,7 @@ def _carry(
 @compiled()
 def _hold(
     left: Values,
-    left_first: int,
     right: Values,
-    right_first: int,
     into: Values,
     first: int,
     last: int,
@@ -445,7 +400,7 @@ def _hold(
     _put(unknown, into[min(max(grid - begin, 0), rows) * width : rows * width])
     for row in range(min(last + high, grid - 1), begin - 1, -1):
         here = spare[turn][:width]
-        _step_back(left[(row - left_first) * width :], right[(row - right_first) * width :], later, here)
+        _step_back(left[(row - begin) * width :], right[(row - begin) * width :], later, here)
         later, turn = here, 1 - turn
         if row <= last + low:
             at = (row - begin) * width
@@ -461,9 +416,7 @@ def _step_back(left: Values, right: Values, later: Values, out: Values) -> None:
 @compiled()
 def _hold_on(
     left: Values,
-    left_first: int,
     right: Values,
-    right_first: int,
     into: Values,
     first: int,
     last: int,
@@ -479,7 +432,7 @@ def _hold_on(
     later, turn = spare[0][:width], 1
     _put(ends[2], later)
     for row in range(grid - 1, first - 1, -1):
-        one, other = left[(row - left_first) * width :], right[(row - right_first) * width :]
+        one, other = left[(row - first) * width :], right[(row - first) * width :]
         if row >= shortest:
             _mask(one, row, lengths, ends[2], spare[2])
             _mask(other, row, lengths, ends[2], spare[3])

@@ -560,8 +560,7 @@ def _describe_variable(
         known = ~np.isnan(np.add.reduceat(least, begins))
 
         def place_between(numbers_of_patients: NDArray[np.float32]) -> NDArray[np.int64]:
-            found: NDArray[np.int64] = np.searchsorted(numbers, numbers_of_patients, side="right")
-            return found
+            return np.searchsorted(numbers, numbers_of_patients, side="right")
 
         floor = place_between(np.minimum.reduceat(least, begins)) - 1  # the largest limit that is reached
         ceiling = place_between(np.maximum.reduceat(greatest, begins))  # the smallest that never is

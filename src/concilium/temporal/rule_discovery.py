@@ -41,11 +41,11 @@ from concilium.models.threshold import TALLIED, CallingRule, DecisionRule, decid
 from concilium.parameters import (
     MOST_COUNTED,
     Parameter,
-    choice,
     lists_by_column,
     name,
     names,
-    number,
+    number_between,
+    one_of,
     share,
     whole_number,
 )
@@ -88,7 +88,7 @@ from concilium.temporal.discovery_conversations import (
 )
 from concilium.temporal.discovery_search import MOST_TEMPLATES, LevelSearch
 from concilium.temporal.local_search import LocalSearch, find_groups
-from concilium.temporal.outcome_windows import find_judged_windows
+from concilium.temporal.outcome_questions import find_judged_windows
 from concilium.temporal.parsing import say_formula
 from concilium.temporal.path_search import UNIT, PathSearch
 from concilium.temporal.rule_grammar import VARIABLES
@@ -99,9 +99,9 @@ from concilium.temporal.rule_task import (
     LearningTask,
     PublicLimits,
     RuleTask,
+    StaticColumn,
     open_grammar,
 )
-from concilium.temporal.static_conditions import StaticColumn
 from concilium.temporal.trajectories import draw_patient
 
 MOST_TEMPLATES_ASKED = 1_000_000
@@ -135,11 +135,10 @@ Prevalence = Annotated[
 ]
 Trust = Annotated[
     str,
-    Parameter(
-        "'secure-sum', 'local' or 'rule'",
-        choice(*TRUST),
-        '"secure-sum": patients trust that hospitals do not collude; "local": nobody; "rule": one rule is protected, '
-        "not one patient",
+    one_of(
+        *TRUST,
+        about='"secure-sum": patients trust that hospitals do not collude; "local": nobody; "rule": one rule is '
+        "protected, not one patient",
     ),
 ]
 Limits = Annotated[
@@ -202,36 +201,32 @@ WindowLength = Annotated[
 ]
 Allocation = Annotated[
     str,
-    Parameter(
-        "'adaptive' or 'uniform'",
-        choice("adaptive", "uniform"),
-        "of trust = rule: what a question costs, as much as it takes or a share of all",
+    one_of(
+        "adaptive",
+        "uniform",
+        about="of trust = rule: what a question costs, as much as it takes or a share of all",
     ),
 ]
 Percentile = Annotated[
     float,
-    Parameter(
-        "a number between 0 and 1",
-        number(lambda value: 0 < value < 1),
+    number_between(
+        0,
+        1,
         "the number that stands for those that patients have: so many of theirs are as small, or smaller",
     ),
 ]
 Search = Annotated[
     str,
-    Parameter(
-        "'prevalence' or 'discrimination'",
-        choice("prevalence", "discrimination"),
-        "what the search looks for: rules that many have, or also those that many with the outcome have, counted by "
-        "outcome at the same price (with a window, under secure-sum)",
+    one_of(
+        "prevalence",
+        "discrimination",
+        about="what the search looks for: rules that many have, or also those that many with the outcome have, counted "
+        "by outcome at the same price (with a window, under secure-sum)",
     ),
 ]
 Theta = Annotated[
     float,
-    Parameter(
-        "a number between 0 and 0.5",
-        number(lambda value: 0 < value < 0.5),
-        "of trust = rule: how often a rule at the threshold may be lost to a question",
-    ),
+    number_between(0, 0.5, "of trust = rule: how often a rule at the threshold may be lost to a question"),
 ]
 MostQuestions = Annotated[
     int, whole_number(1, MOST_TEMPLATES_ASKED, "of trust = rule: the questions, at most")
@@ -748,8 +743,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         steps = self.body.steps or 1
         # What was carried forward counts as where the rules were learned.
         carried = carry_values(series, self.body.variables, self.body.static, self.body.carry)
-        risks: NDArray[np.float64] = self.predict_proba(carried.cut(ends, steps, owners))[:, 1]
-        return risks
+        return self.predict_proba(carried.cut(ends, steps, owners))[:, 1]
 
     def find_onsets(self, series: Series) -> NDArray[np.float64]:
         """The step of each stay at which the outcome begins; infinite where it does not."""

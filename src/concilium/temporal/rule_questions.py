@@ -40,12 +40,12 @@ from concilium.temporal.rule_task import (
     STAGES,
     RulePart,
     RuleTask,
+    list_conditions,
     open_grammar,
     open_learner,
     open_part,
     read_template,
 )
-from concilium.temporal.static_conditions import list_conditions
 from concilium.temporal.template_index import TemplateIndex
 
 if TYPE_CHECKING:
@@ -296,8 +296,7 @@ def _find_ill(cohort: Cohort, task: RuleTask) -> NDArray[np.bool_]:
         assert task.learning is not None
         return find_windows(prepare(part, task), task.learning.outcome, task.learning.steps)[1]
 
-    ill: NDArray[np.bool_] = LAST_ILL.find(part, task, make)[cohort.population.rows.astype(np.intp)]
-    return ill
+    return LAST_ILL.find(part, task, make)[cohort.population.rows.astype(np.intp)]
 
 
 def _estimate_rules(part: RulePart, most: int, patients: int) -> Workload:

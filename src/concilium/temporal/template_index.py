@@ -1,9 +1,7 @@
 """An inverted index of rule sets: which clients have a rule that a template matches, exactly as `template.matches`.
 
-Rules are grouped by their skeleton. Against a skeleton a template is worked out once, as the ways in which its parts
-can be placed; each way says which variables, relations, numbers and bounds a rule must have at which place, and that
-is checked for all rules of the skeleton at once. Templates of a level (rule_grammar.py) need not even that: every rule
-has one, so thousands are counted in one pass.
+Every rule has one template of each level (rule_grammar.py), so that thousands of these are counted in one pass. Any
+other template is compared with each distinct rule.
 
 Claim. `count` and `list_templates` with `most` let one client, whatever its rules, into at most so many of the counts
 asked for: which ones depends on the question and on that client's own rules alone, so that a client added or removed
@@ -15,8 +13,7 @@ docs/methods.md, section 6.7.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache, update_wrapper
 from typing import Any, Generic, TypeVar
 
@@ -25,20 +22,7 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.privacy.local_reports import ListedAnswers
-from concilium.temporal.formula import (
-    Always,
-    Conjunction,
-    Constant,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    Negation,
-    OpenFormula,
-    Proposition,
-    Until,
-)
+from concilium.temporal.formula import Formula, Limit
 from concilium.temporal.rule_grammar import (
     LEVELS,
     SKELETON,
@@ -51,7 +35,6 @@ from concilium.temporal.rule_grammar import (
 )
 from concilium.temporal.rule_sets import RuleSets
 from concilium.temporal.templates import match_canonical
-from concilium.temporal.windows import Hole, Window
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
@@ -124,32 +107,6 @@ def _list_entries(
     return count
 
 
-MOST_PLACINGS = 64
-"""More ways than this to place a template in one skeleton, and its rules are matched one by one."""
-MOST_TRIES = 1000
-
-Condition = tuple[int, int]  # a column of a skeleton's rules, and the code that it must have
-Placing = tuple[Condition, ...]
-
-
-@dataclass
-class _SkeletonRules:
-    """The rules of one skeleton: their numbers among the distinct ones, and what they say at each place, as codes."""
-
-    skeleton: Formula
-    numbers: list[int] = field(default_factory=list)
-    rows: list[tuple[int, ...]] = field(default_factory=list)
-
-    @cached_property
-    def rules(self) -> NDArray[np.int64]:
-        return np.array(self.numbers, dtype=np.int64)
-
-    @cached_property
-    def columns(self) -> NDArray[np.int32]:
-        """[column, rule]"""
-        return np.ascontiguousarray(np.array(self.rows, dtype=np.int32).T)
-
-
 @work_out_once
 def _find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[int]], int | None]:
     """Where in a question each canonical template stands, and their level. Sites of one process are asked the same, and
@@ -160,44 +117,11 @@ def _find_places(templates: tuple[Formula, ...]) -> tuple[Mapping[Formula, list[
     return places, find_level(places)
 
 
-class _TooManyPlacings(Exception):
-    """A template that can be placed in a skeleton in very many ways."""
-
-
 class TemplateIndex:
     """`TemplateIndex(rule_sets).match(template)`: whether each client has a rule that the template matches."""
 
     def __init__(self, rule_sets: RuleSets) -> None:
         self.rule_sets = rule_sets
-        self._codes: dict[Any, int] = {}
-        groups: dict[Formula, _SkeletonRules] = {}
-        for number, rule in enumerate(rule_sets.rules):
-            skeleton, values = arrange(rule, SKELETON)
-            group = groups.get(skeleton)
-            if group is None:
-                group = groups[skeleton] = _SkeletonRules(skeleton)
-            group.numbers.append(number)
-            group.rows.append(tuple(self._encode(values)))
-        self._groups: dict[type[Formula], list[_SkeletonRules]] = {}
-        for skeleton, group in groups.items():
-            self._groups.setdefault(type(skeleton), []).append(group)
-
-    def _encode(self, values: Iterable[Any]) -> Iterator[int]:
-        """One code for a variable, a relation or a number; three for an interval: whether there is one, its bounds."""
-        for value in values:
-            if value is None:
-                yield from (0, -1, -1)
-            elif isinstance(value, Window):
-                yield from (1, self._enter(value.low), self._enter(value.high))
-            else:
-                yield self._enter(value)
-
-    def _enter(self, value: Any) -> int:
-        return self._codes.setdefault((type(value), value), len(self._codes))
-
-    def _look_up(self, value: Any) -> int:
-        """The code of a value; of one that no rule has, a code that no rule has."""
-        return self._codes.get((type(value), value), -2)
 
     @cached_property
     def _holders(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -248,31 +172,26 @@ class TemplateIndex:
         return marks
 
     def match_rules(self, template: Formula) -> NDArray[np.bool_]:
-        """Whether the template matches each of the distinct rules."""
+        """Whether the template matches each of the distinct rules.
+
+        Every rule has one template of each level, so that those of a level, and whole rules, are looked up.
+        """
         wanted = template.canonical()
+        level = find_level([wanted])
         matched = np.zeros(len(self.rule_sets.rules), dtype=np.bool_)
-        if isinstance(wanted, OpenFormula):
-            return ~matched
-        for group in self._groups.get(type(wanted), ()):
-            if wanted.size > group.skeleton.size:
-                continue
-            try:
-                placings = self._place(wanted, group.skeleton, 0)
-            except _TooManyPlacings:
-                matched[group.rules] = [
-                    match_canonical(wanted, self.rule_sets.rules[number]) for number in group.numbers
-                ]
-                continue
-            for placing in placings:
-                if not placing:
-                    matched[group.rules] = True
-                    break
-                (column, code), *others = placing
-                fitting = group.columns[column] == code
-                for column, code in others:
-                    fitting &= group.columns[column] == code
-                matched[group.rules[fitting]] = True
+        if level is not None:
+            present, of_rule = self._levels[level]
+            matched |= of_rule == present.get(wanted, -1)
+        elif wanted.open_places:
+            matched[:] = [match_canonical(wanted, rule) for rule in self.rule_sets.rules]
+        elif wanted in self._numbers:
+            matched[self._numbers[wanted]] = True
         return matched
+
+    @cached_property
+    def _numbers(self) -> Mapping[Formula, int]:
+        """The row of each distinct rule."""
+        return {rule: number for number, rule in enumerate(self.rule_sets.rules)}
 
     def count(self, templates: Sequence[Formula], most: int | None = None) -> NDArray[np.int64]:
         """How many clients match each template; with `most`, each client counts for at most so many of them."""
@@ -374,111 +293,7 @@ class TemplateIndex:
         )
         return ListedAnswers(begins, chosen[:length])
 
-    def _place(self, template: Formula, skeleton: Formula, first: int) -> list[Placing]:
-        """The ways to place a canonical template in a skeleton whose columns begin at `first`; each once."""
-        match template, skeleton:
-            case OpenFormula(), _:
-                return [()]
-            case Limit(variable, relation, number), Limit():
-                wanted = enumerate((variable, relation, number), start=first)
-                return [
-                    tuple(
-                        (column, self._look_up(value))
-                        for column, value in wanted
-                        if not isinstance(value, Hole)
-                    )
-                ]
-            case ((Proposition() | Constant()), _):
-                return [()] if template == skeleton else []
-            case (Conjunction(wanted_parts), Conjunction(parts)) | (
-                Disjunction(wanted_parts),
-                Disjunction(parts),
-            ):
-                return self._place_parts(wanted_parts, parts, first)
-            case (Always(window, inner), Always(inner=other)) | (
-                Eventually(window, inner),
-                Eventually(inner=other),
-            ):
-                return _combine([[self._place_window(window, first)], self._place(inner, other, first + 3)])
-            case Until(left, window, right), Until(one, _, other):
-                between = first + _count_columns(one)
-                return _combine(
-                    [
-                        self._place(left, one, first),
-                        [self._place_window(window, between)],
-                        self._place(right, other, between + 3),
-                    ]
-                )
-            case Implication(premise, result), Implication(one, other):
-                return _combine(
-                    [
-                        self._place(premise, one, first),
-                        self._place(result, other, first + _count_columns(one)),
-                    ]
-                )
-            case Negation(inner), Negation(other):
-                return self._place(inner, other, first)
-        return []
-
-    def _place_window(self, window: Window | None, first: int) -> Placing:
-        if window is None:
-            return ((first, 0),)
-        if window.whole_hole:
-            return ()
-        bounds = enumerate((window.low, window.high), start=first + 1)
-        return (
-            (first, 1),
-            *((column, self._look_up(bound)) for column, bound in bounds if not isinstance(bound, Hole)),
-        )
-
-    def _place_parts(self, wanted: Sequence[Formula], parts: Sequence[Formula], first: int) -> list[Placing]:
-        """Each part of the template in a part of its own; each bare hole takes one or more of those left over."""
-        shown = [part for part in wanted if not isinstance(part, OpenFormula)]
-        free, left_over = len(wanted) - len(shown), len(parts) - len(shown)
-        if left_over < free or (left_over and not free):
-            return []
-        firsts = [first]
-        for part in parts:
-            firsts.append(firsts[-1] + _count_columns(part))
-        choices = [
-            [self._place(one, part, begin) for part, begin in zip(parts, firsts, strict=False)]
-            for one in shown
-        ]
-        placings: dict[Placing, None] = {}
-        tries = 0
-
-        def settle(row: int, taken: int, conditions: Placing) -> None:
-            nonlocal tries
-            tries += 1
-            if tries > MOST_TRIES or len(placings) > MOST_PLACINGS:
-                raise _TooManyPlacings
-            if row == len(shown):
-                placings[tuple(sorted(conditions))] = None
-                return
-            for place, ways in enumerate(choices[row]):
-                if not taken >> place & 1:
-                    for way in ways:
-                        settle(row + 1, taken | 1 << place, conditions + way)
-
-        settle(0, 0, ())
-        return list(placings)
-
 
 def _take(row: tuple[Any, ...], first: int, holes: int) -> Any:
     """What fills one open place of a rule, or several that belong together."""
     return row[first] if holes == 1 else row[first : first + holes]
-
-
-def _combine(each: Sequence[list[Placing]]) -> list[Placing]:
-    """All combinations of the ways to place several parts."""
-    placings: list[Placing] = [()]
-    for ways in each:
-        placings = [one + other for one in placings for other in ways]
-    if len(placings) > MOST_PLACINGS:
-        raise _TooManyPlacings
-    return placings
-
-
-def _count_columns(skeleton: Formula) -> int:
-    """How many columns the rules of a skeleton have: three for a limit, and three for an interval."""
-    return 3 * sum(isinstance(part, Limit | Always | Eventually | Until) for part in skeleton.walk())

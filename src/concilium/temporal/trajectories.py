@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
-from concilium.models.pictures import COLOURS, INK, SOFT, draw_frame, element_text
+from concilium.models.pictures import COLOURS, INK, SOFT, draw, draw_frame
 from concilium.records.series import Series
 from concilium.temporal.evaluation import robustness_all, satisfied_all
 from concilium.temporal.formula import Always, Eventually, Formula, Limit, Until
@@ -42,19 +42,16 @@ def draw_trajectories(rule: Formula, series: Series, most: int = MOST) -> str:
     parts = []
     for place, (colour, rows, count, words) in enumerate(reversed(groups)):
         x = LEFT + 190 * place
-        parts.append(f'<line x1="{x}" y1="30" x2="{x + 22}" y2="30" stroke="{colour}" stroke-width="3"/>')
+        parts.append(draw("line", x1=x, y1=30, x2=x + 22, y2=30, stroke=colour, stroke_width=3))
         shown = f"{count:,} {words}" + (f", {len(rows)} shown" if len(rows) < count else "")
-        parts.append(f'<text x="{x + 28}" y="34" fill="{SOFT}">{element_text(shown)}</text>')
+        parts.append(draw("text", shown, x=x + 28, y=34, fill=SOFT))
     last = int(series.lengths.max(initial=1)) - 1
     for number, name in enumerate(names):
         top = TOP + number * (PANEL + GAP)
         parts += _draw_panel(rule, series, name, groups, last, top)
     height = TOP + len(names) * (PANEL + GAP) + 22
-    parts.append(
-        f'<text x="{LEFT + (WIDTH - LEFT - RIGHT) / 2:g}" y="{height - 8}" text-anchor="middle" fill="{SOFT}">'
-        f"hours from the beginning of the window</text>"
-    )
-    parts.append(f'<text x="{LEFT}" y="16" font-weight="600">{element_text(str(rule))}</text>')
+    parts.append(_name_time("hours from the beginning of the window", height - 8))
+    parts.append(draw("text", str(rule), x=LEFT, y=16, font_weight=600))
     return draw_frame(f"Courses that fulfil and that break {rule}", parts, WIDTH, height)
 
 
@@ -76,9 +73,7 @@ def draw_patient(rules: Sequence[Formula], course: Series, captions: Sequence[st
     for rule, truth, caption in zip(rules, truths, captions, strict=True):
         unknown = truth is np.ma.masked
         words, colour = ("unknown", UNKNOWN) if unknown else ("holds", HOLDS) if truth else ("fails", FAILS)
-        parts.append(
-            f'<text x="{LEFT}" y="{top}" font-weight="600" fill="{colour}">{element_text(f"{words}: {caption}")}</text>'
-        )
+        parts.append(draw("text", f"{words}: {caption}", x=LEFT, y=top, font_weight=600, fill=colour))
         top += 12
         for name in sorted(rule.variables):
             group = [(INK, np.zeros(1, dtype=np.intp), 1, "")]
@@ -87,17 +82,19 @@ def draw_patient(rules: Sequence[Formula], course: Series, captions: Sequence[st
             parts += _draw_dots(course, name, rule, last, top)
             top += PANEL + GAP
         top += 14
-    parts.append(
-        f'<text x="{LEFT + (WIDTH - LEFT - RIGHT) / 2:g}" y="{top - 8}" text-anchor="middle" fill="{SOFT}">'
-        "hours, 0 is the latest</text>"
-    )
+    parts.append(_name_time("hours, 0 is the latest", top - 8))
     return draw_frame("The measurements of one patient, with the windows of the rules", parts, WIDTH, top)
+
+
+def _name_time(name: str, y: float) -> str:
+    """What is below the panels."""
+    return draw("text", name, x=LEFT + (WIDTH - LEFT - RIGHT) / 2, y=y, text_anchor="middle", fill=SOFT)
 
 
 def _draw_dots(course: Series, name: str, rule: Formula, last: int, top: int) -> list[str]:
     across, up = _find_scales(course[name], _find_limits(rule, name), last, top)
     return [
-        f'<circle cx="{across(step):.1f}" cy="{up(value):.1f}" r="2.5" fill="{INK}"/>'
+        draw("circle", cx=across(step), cy=up(value), r=2.5, fill=INK)
         for step, value in enumerate(course[name][:, 0].tolist())
         if math.isfinite(value)
     ]
@@ -165,30 +162,22 @@ def _draw_panel(
     across, up = _find_scales(values, limits, last, top)
     right = WIDTH - RIGHT
     opacity = 0.06 if shading is None else 0.14
-    parts = [
-        f'<rect x="{LEFT}" y="{top}" width="{right - LEFT}" height="{PANEL}" fill="#fbfcfd" stroke="#d8dee5"/>'
-    ]
+    frame = {"x": LEFT, "y": top, "width": right - LEFT, "height": PANEL}
+    parts = [draw("rect", **frame, fill="#fbfcfd", stroke="#d8dee5")]
     for first, until in _find_intervals(rule, name, last, series.step_hours) if shading is None else shading:
         width = max(across(until) - across(first), 3.0)
         x = min(across(first), right - width)
-        parts.append(
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{PANEL}" fill="{shade}" opacity="{opacity}"/>'
-        )
+        parts.append(draw("rect", x=x, y=top, width=width, height=PANEL, fill=shade, opacity=opacity))
     start = 0
     for colour, members, _, _ in groups:
-        lines = " ".join(
-            _draw_line(values[:, column], across, up) for column in range(start, start + len(members))
-        )
+        columns = range(start, start + len(members))
+        lines = " ".join(_draw_line(values[:, column], across, up) for column in columns)
         start += len(members)
-        parts.append(
-            f'<path d="{lines}" fill="none" stroke="{colour}" stroke-width="1.2" stroke-opacity="0.55"/>'
-        )
+        parts.append(draw("path", d=lines, fill="none", stroke=colour, stroke_width=1.2, stroke_opacity=0.55))
     for number, relation in limits:
         y = up(number)
-        parts.append(
-            f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="{INK}" stroke-dasharray="5 4"/>'
-            f'<text x="{right + 8}" y="{y + 4:.1f}">{element_text(f"{relation} {number:g}")}</text>'
-        )
+        parts.append(draw("line", x1=LEFT, y1=y, x2=right, y2=y, stroke=INK, stroke_dasharray="5 4"))
+        parts.append(draw("text", f"{relation} {number:g}", x=right + 8, y=y + 4))
     low, high = _find_ends(values, limits)
     ends = ((low, up(low)), (high, up(high) + 8))
     hours = {across(step): (step - now) * series.step_hours for step in (0, last // 2, last)}
@@ -201,15 +190,12 @@ def _draw_axes(
     """The name of a panel, the values at both `ends` with their heights, and `hours` by how far right they are."""
     middle = top + PANEL / 2
     values = [
-        f'<text x="{LEFT - 8}" y="{y:.1f}" text-anchor="end" fill="{SOFT}">{value:.4g}</text>'
-        for value, y in ends
+        draw("text", f"{value:.4g}", x=LEFT - 8, y=y, text_anchor="end", fill=SOFT) for value, y in ends
     ]
-    title = (
-        f'<text x="16" y="{middle:g}" text-anchor="middle" transform="rotate(-90 16 {middle:g})">'
-        f"{element_text(name)}</text>"
-    )
+    turned = f"rotate(-90 16 {middle:g})"
+    title = draw("text", name, x=16, y=middle, text_anchor="middle", transform=turned)
     times = [
-        f'<text x="{x:.1f}" y="{top + PANEL + 16}" text-anchor="middle" fill="{SOFT}">{hour:g}</text>'
+        draw("text", f"{hour:g}", x=x, y=top + PANEL + 16, text_anchor="middle", fill=SOFT)
         for x, hour in hours.items()
     ]
     return [*values, title, *times]
