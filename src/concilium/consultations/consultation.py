@@ -127,8 +127,8 @@ class Consultation(TreeMethod[CubeBody]):
         Parameter(
             "a list of names",
             names,
-            "the fingerprints of hospitals whose passes count; then a pass shows who asks (`--pass`); None: whoever asks "
-            "states a name",
+            "the fingerprints of hospitals whose passes count; then a pass shows who asks (`--pass`); None: whoever "
+            "asks states a name",
         ),
     ] = None
     month: Annotated[
@@ -415,7 +415,10 @@ class Consultation(TreeMethod[CubeBody]):
             known = {*names_[0], *names_[1], *Query.parse(self.query).attributes}
             bundled = read_bundle(patient, sorted(known), self.card.dictionary, today(), oldest)
             patient = bundled.values
-        read, unused = read_request(patient, *names_, self.card.dictionary, self.query)
+        numbers = [one.name for one in (*self.body.by, *self.body.predictors) if one.edges]
+        read, unused = read_request(
+            patient, *names_, self.card.dictionary, self.query, target=self.target, numbers=numbers
+        )
         answer = self.explain(read)
         if answer.outside:
             raise ModelError(" ".join(answer.sentences[:-1]))

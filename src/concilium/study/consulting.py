@@ -17,7 +17,7 @@ from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.passes import RequesterPass
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 
@@ -66,6 +66,12 @@ def ask(
                 fetch(dated, folder, interrupted)
             else:
                 dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+        except StudyPending as pending:
+            raise HouseError(
+                f"{', '.join(pending.sites)} did not agree to this consultation by their policies, so a person decides "
+                f"there (concilium studies agree LEDGER {pending.study[:12]}): ask again when they have; nothing is "
+                "charged until then"
+            ) from None
         except HouseError as error:
             if "its key is deleted" not in str(error):
                 raise
@@ -109,7 +115,8 @@ def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any
     grid, named = _list_named(study, agreed)
     if is_bundle(patient):
         patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
-    read_request(patient, grid, named or {*patient}, study.dictionary.entries, study.query)
+    entries, known = study.dictionary.entries, named or {*patient} - {study.target}
+    read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
 
 def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str]]:

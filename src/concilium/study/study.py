@@ -18,6 +18,7 @@ import msgspec
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study.attached_files import find_attached
+from concilium.study.choosing import Choice, choose_hospitals
 from concilium.study.sections import (
     HELD_BACK,
     About,
@@ -62,6 +63,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "privacy": Privacy,
     "sites": SplitTable,
     "site": Hospital,
+    "choose": Choice,
     "series": CourseColumns,
     "dictionary": None,
     "schema": None,
@@ -100,6 +102,7 @@ class Study(About, frozen=True, kw_only=True):
     elsewhere: bool = False
     several: tuple[Study, ...] = ()
     after: tuple[Study, ...] = ()
+    passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
@@ -156,13 +159,17 @@ class Study(About, frozen=True, kw_only=True):
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         columns = read_section(path, "series", document, CourseColumns)
+        hospitals, passed_over = choose_hospitals(
+            path, _hospitals(path, document.get("site", [])), read_section(path, "choose", document, Choice)
+        )
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
             privacy=read_section(path, "privacy", document, Privacy),
             split=split,
             dictionary=dictionary,
-            hospitals=_hospitals(path, document.get("site", [])),
+            hospitals=hospitals,
+            passed_over=passed_over,
             columns=columns,
             schema={**dictionary.schema, **read_columns(path, "schema", document, Kind)},
             values={**dictionary.values, **read_columns(path, "values", document, Listed)},
@@ -782,7 +789,8 @@ def _check_elsewhere(study: Study) -> None:
     if study.split is not None:
         problem = "[sites] splits one table, a simulation: name hospitals by [[site]] name, or none for all"
     for place, hospital in enumerate(study.hospitals, start=1):
-        given = [name for name in hospital.__struct_fields__ if name != "name" and getattr(hospital, name)]
+        of_file = [name for name in hospital.__struct_fields__ if name not in ("name", "declares", "size")]
+        given = [name for name in of_file if getattr(hospital, name)]
         if given:
             problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
     of_files = msgspec.structs.replace(study.columns, step=None, windows=None, static=None)

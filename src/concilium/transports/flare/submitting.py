@@ -28,6 +28,7 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.card import Card
 from concilium.records.columns import label
 from concilium.study.attached_files import pack_attached
+from concilium.study.choosing import say_passed_over
 from concilium.study.results import (
     StudyResults,
     WorkInProgress,
@@ -144,6 +145,8 @@ def _run_elsewhere(
         connected = list_connected(session)
         resumed = _bind_to_ticket(study, work) is not None
         ticket = _find_ticket(study, work, connected)
+        if study.passed_over:
+            warn(f"not chosen: {say_passed_over(study.passed_over)}")
         _warn_of_absent(study, ticket.sites, connected, warn)
         if study.method_type.reads_courses and measured is None:
             # As the house will: what is wrong with a file is said here, where it lies, and not there.
