@@ -226,6 +226,12 @@ class Consultation(TreeMethod[CubeBody]):
         counts = yield self._ask(schema, places)
         warnings = find_oddities(self, schema, seen)
         body, said = self._finish(schema, places, counts, 0.0)
+        if revealed := body.count_revealed():
+            warnings.append(
+                f"at least {revealed:,} of {int(body.released[:, 0].sum()):,} patients stand in counts of one outcome only, so "
+                "that whoever knows their attributes learns it: cut wider bands, ask about fewer attributes, or take "
+                "release = 'private'"
+            )
         return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[CubeBody]]:

@@ -245,6 +245,11 @@ class CubeBody(
         noise = math.sqrt(len(cells) * len(self.classes) * self.variance / self.precision)
         return float(self.measured[cells, 0].sum()), noise
 
+    def count_revealed(self) -> int:
+        """How many patients at least stand in a count beside which all other classes are empty."""
+        alone = self.released.sum(axis=2) * ((self.released > 0).sum(axis=2) == 1)
+        return int(max((alone[:, block].sum() for block in (slice(0, 1), *self.blocks)), default=0))
+
     def find_spanned(self, chosen: Chosen) -> list[int]:
         """The attributes of the grid of which a population has several cells, so that they tell its patients apart."""
         return [
