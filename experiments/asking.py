@@ -160,8 +160,8 @@ def say(name: str, figures: list[dict[str, float]]) -> None:
     mean = {key: float(np.mean([one[key] for one in figures])) for key in figures[0]}
     print(
         f"{name:44} answered {mean['answered']:.0f}  agrees {mean['agree']:.3f}  risk apart {mean['apart']:.3f}  AUC "
-        f"{mean['auc']:.3f}  Brier {mean['brier']:.3f}  interval holds pooled {mean['held']:.3f}, width {mean['width']:.3f}"
-        f"  {mean['ms']:.1f} ms  {mean['patients']:.0f} patients"
+        f"{mean['auc']:.3f}  Brier {mean['brier']:.3f}  interval holds pooled {mean['held']:.3f}, width "
+        f"{mean['width']:.3f}  {mean['ms']:.1f} ms  {mean['patients']:.0f} patients"
     )
 
 
@@ -224,10 +224,10 @@ def main() -> None:
                 [measure(model, one, asked, QUESTIONS) for model in models],
             )
     month = [asked[place % len(asked)] for place in range(MONTH)]
-    say(
-        f"{MONTH} questions, private, epsilon {epsilon:g} in all: 5 attributes",
-        [measure(models[0], one, month, MONTH)],
-    )
+    values = {name: grid["values"][name] for name in [*FEW, TARGET] if name in grid["values"]}
+    models = [fit(kept, few, FEW, release="private", epsilon=2, values=values) for _ in range(DRAWS)]
+    figures = [measure(model, pooled["few"], month, MONTH) for model in models]
+    say(f"{MONTH} questions of one month, private, epsilon 2 in all: 5 attributes", figures)
     ask_private_trees(kept, asked, dictionary, few, grid["values"])
 
 

@@ -4,7 +4,8 @@ python experiments/asking_coverage.py [DRAWS]
 
 Patients are drawn from known truths, with a grid of sex by three bands of age: within a class, predictors are
 independent ("alike" in all cells, or "differing" between them), or two of them are the same one ("repeated", where
-naive Bayes itself is wrong). The cube gets the noise of one month. Every draw asks about forty new patients. "Holds":
+naive Bayes itself is wrong). The cube gets the noise of one month. Every draw asks about forty new patients; of half
+of them none, one or two values are known. "Holds":
 the true risk of such a patient (by his cell of the grid and his values) is within the 95 % interval. "Pooled": the
 answer of the same consultation without noise is. "Before" is the interval that adds all noise to unshrunken counts.
 """
@@ -141,11 +142,15 @@ def report(kind: str, patients: int, predictors: int, epsilon: float, draws: int
         noisy = open_consultation(make_body(cell, ill, values, rho, draw))
         exact = open_consultation(make_body(cell, ill, values, None, draw))
         cells, _, asked = truth.sample(QUESTIONS, draw)
+        rng = np.random.default_rng(seed)
         for one, entered in zip(cells, asked, strict=True):
             sex, age = CELLS[one]
             patient = {"sex": sex, "age": 45.0 + 10 * age} | {
                 f"x{place}": int(value) for place, value in enumerate(entered)
             }
+            if rng.random() < 0.5:  # of every other patient, only the first few values are known
+                entered = entered[: rng.integers(0, 3)]
+                patient = dict(list(patient.items())[: 2 + len(entered)])
             risk, (low, high), (least, most) = ask(noisy, patient)
             pooled, _, _ = ask(exact, patient)
             true = truth.find_risk(one, entered)

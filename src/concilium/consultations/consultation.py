@@ -228,9 +228,9 @@ class Consultation(TreeMethod[CubeBody]):
         body, said = self._finish(schema, places, counts, 0.0)
         if revealed := body.count_revealed():
             warnings.append(
-                f"at least {revealed:,} of {int(body.released[:, 0].sum()):,} patients stand in counts of one outcome only, so "
-                "that whoever knows their attributes learns it: cut wider bands, ask about fewer attributes, or take "
-                "release = 'private'"
+                f"at least {revealed:,} of {int(body.released[:, 0].sum()):,} patients stand in counts of one outcome "
+                "only, so that whoever knows their attributes learns it: cut wider bands, ask about fewer attributes, "
+                "or take release = 'private'"
             )
         return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
@@ -375,8 +375,8 @@ class Consultation(TreeMethod[CubeBody]):
             if node := nodes.get(column.name, 0):
                 rows.append(start + column.attribute.in_branch_order[node - 1])
             start += column.attribute.size
-        counts, deviations = body.tabulate(chosen, body.estimated), body.find_deviations(chosen)
-        return find_interval(counts, deviations, rows, learned, reached, best)
+        counts, measured = (body.tabulate(chosen, one) for one in (body.estimated, body.measured))
+        return find_interval(counts, measured, body.find_deviations(chosen), rows, learned, reached, best)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         population, said, following = self._look_up(patient)

@@ -32,8 +32,8 @@ from concilium.protocol.splits import Split
 
 MOST_CELLS = 4096
 ROUNDS = 20
-# By what part a count may plausibly differ from what its parent lets expect: of a class, and of a value in a class.
-PLAUSIBLE = 0.4, 0.2
+# By what part the count of a value in a class may plausibly differ from what its parent lets expect.
+PLAUSIBLE = 0.2
 Table = NDArray[np.float64]
 # Of each attribute of the grid the cells that a population takes in; None: all of them.
 Chosen = tuple[tuple[int, ...] | None, ...]
@@ -214,18 +214,20 @@ class CubeBody(
             spread = max(float((apart - doubt).sum()), 0.0) / max(float((patients**2).sum()), 1.0)
             trust = (spread * patients**2 / np.maximum(spread * patients**2 + doubt, 1e-9))[:, None, None]
             drawn[:, block] = expected + trust * (measured[:, block] - expected)
+            own[:, block], shared[:, block] = noise + np.maximum(expected, 0), 0.0
+            if block.start == 0:  # of a predictor, what patients of each class have in the parent cell
+                classes = np.maximum(drawn[:, :1], 0)
+                ratio = _divide(classes, parents.counts[:, :1])
+                continue  # class counts have little noise: they are held to be no better than they were measured
             # What cells differ by is estimated from few of them: a standard error more, as far as that is plausible.
             likely = np.maximum(expected, 0)
             error = math.sqrt(2 * float((doubt**2).sum()) / size) / max(float((patients**2).sum()), 1.0)
             total = np.maximum(likely.sum(axis=(1, 2)), 1e-9)
             unlike = ((spread + error) * patients**2 / total)[:, None, None] * likely
-            unlike = np.minimum(unlike, (PLAUSIBLE[block.start > 0] * likely) ** 2)
+            unlike = np.minimum(unlike, (PLAUSIBLE * likely) ** 2)
             own[:, block] = trust**2 * (noise + likely) + (1 - trust) ** 2 * unlike
             deviations = np.sqrt(parents.own[:, block] + parents.shared[:, block] ** 2)
             shared[:, block] = (1 - trust) * ratio * deviations
-            if block.start == 0:  # of a predictor, what patients of each class have in the parent cell
-                classes = np.maximum(drawn[:, :1], 0)
-                ratio = _divide(classes, parents.counts[:, :1])
         drawn = np.maximum(drawn, 0)
         # Tables count the patients of the cell, whom the class counts say best.
         for block in self.blocks:

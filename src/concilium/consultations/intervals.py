@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from concilium.trees.naive_bayes import NaiveBayesBody
 
 DRAWS = 2000
-LEVEL = 0.95
+ENDS = 0.025, 0.975
 Table = NDArray[np.float64]
 
 
 def find_interval(
     counts: Table,
+    measured: Table,
     deviations: Table,
     rows: Sequence[int],
     learned: NaiveBayesBody,
@@ -36,19 +37,19 @@ def find_interval(
     best: int,
 ) -> Interval:
     """The interval of a class for a patient with the values of these rows of a population's table; the first row are
-    its class counts. It reaches to the odds of attributes that repeat each other, as that of naive Bayes does."""
-    taken = [0, *rows]
-    drawn = draw_counts(counts[taken], deviations[taken])
-    classes = np.maximum(drawn[:, 0], 0.5)
-    shares = classes / classes.sum(axis=1, keepdims=True)
+    its class counts. It reaches from their estimates to what was measured of them, and to the odds of attributes that
+    repeat each other, as that of naive Bayes does."""
+    drawn = draw_counts(counts[[0, *rows]], deviations[[0, *rows]])
     held = np.maximum(counts[0], 0.5)
-    given = (drawn[:, 1:] + BEFOREHAND * shares[:, None]) / (held + BEFOREHAND * shares)[:, None]
-    base = _find_odds(np.log(shares), best)
-    odds = _find_odds(np.log(shares) + np.log(given).sum(axis=1), best)
+    prior = BEFOREHAND * held / held.sum()
+    said = np.log((drawn[:, 1:] + prior) / (held + prior)).sum(axis=1)
     times = learned.count_repeated(reached, best)
-    ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-    limits = np.quantile([odds, base + (odds - base) / times], ends, axis=1)
-    low, high = 1 / (1 + np.exp(-limits[0].min())), 1 / (1 + np.exp(-limits[1].max()))
+    limits = []
+    for classes in (drawn[:, 0], draw_counts(np.maximum(measured[:1], 0), deviations[:1])[:, 0]):
+        scores = np.log(np.maximum(classes, 0.5))
+        base, odds = _find_odds(scores, best), _find_odds(scores + said, best)
+        limits.append(np.quantile([odds, base + (odds - base) / times], ENDS, axis=1))
+    low, high = 1 / (1 + np.exp([-np.min(limits), -np.max(limits)]))
     return float(low), float(high)
 
 
