@@ -111,6 +111,7 @@ def ask(method: cc.Consultation, patient: dict) -> tuple[float, tuple, tuple]:
         find_path(tree, patient, {})[-1] if name in patient else 0
         for name, tree in zip(learned.names, learned.trees, strict=True)
     ]
+    reached = [node if learned.speaks(number)[node] else 0 for number, node in enumerate(reached)]
     before = explain_evidence(learned, reached, patient, {}, bool(method.body.variance), "these").interval
     flip = said.prediction == 0
 

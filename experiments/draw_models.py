@@ -70,6 +70,21 @@ def open_house(base: float = -2.2, patients: int = 300) -> cc.House:
     return cc.House(sites, dictionary=cc.Dictionary.parse(DICTIONARY, "draw_models.py"))
 
 
+def open_followed() -> cc.House:
+    """The same patients, followed for 90 days at most: the sicker, the earlier their death."""
+    draw = np.random.default_rng(7)
+    sites = []
+    for seed, name in enumerate(HOSPITALS):
+        table = make_table(300, seed, -2.2)
+        rows = [{one: table.values(one)[place] for one in table.names} for place in range(len(table))]
+        for row in rows:
+            odds = np.exp(-2.2 + 1.1 * (row["age"] >= 65) + 1.0 * (row["pain"] == 3) + 1.3 * (row["gcs"] < 9))
+            event, end = draw.exponential(60 / odds), draw.uniform(20, 91)
+            row |= {"days": float(int(min(event, end))), "death": int(event <= end)}
+        sites.append(cc.Site(name, cc.Records.from_rows(rows, schema={**SCHEMA, "days": "number"})))
+    return cc.House(sites, dictionary=cc.Dictionary.parse(DICTIONARY, "draw_models.py"))
+
+
 def fit_rare() -> Any:
     return cc.VotingTrees("death", 1, max_depth=3).fit(open_house(-6.2, 1500))
 
@@ -89,6 +104,13 @@ MODELS: dict[str, Callable[[], Any]] = {
     "voting-trees": fit_rare,
     "naive-bayes": lambda: cc.NaiveBayes("death").fit(open_house()),
     "rulefit": lambda: cc.RuleFit("death", 1, trees=100, release="exact").fit(open_house()),
+    "shapes": lambda: cc.ShapeModel("death", 1).fit(open_house()),
+    "consultation": lambda: cc.Consultation("death").fit(open_house()),
+    "regression": lambda: cc.Regression("death", positive=1, release="exact").fit(open_house()),
+    "cox": lambda: cc.CoxRegression("death", "days", positive=1, release="exact").fit(open_followed()),
+    "survival-curve": lambda: cc.SurvivalCurve("death", "days", positive=1, by="pain", release="exact").fit(
+        open_followed()
+    ),
     "discovery": lambda: fit_courses(
         cc.RuleDiscovery, outcome="sepsis", window="3h", prevalence=0.2, limits=1, most_rules=10, epsilon=8.0
     ),

@@ -103,9 +103,11 @@ def test_masked_results_name_no_hospital(tmp_path: Path) -> None:
         .replace('leave_out = "site"', "holdout = 0.3")
         .replace("[bins]", '[privacy]\nrelease = "masked"\n[bins]')
     )
-    result = run(tmp_path, study)
-    assert result.exit_code == 0, result.output
+    assert run(tmp_path, study).exit_code == 0
+    result = run(tmp_path, study, "--strict")
+    assert result.exit_code == 3, result.output
     assert "w: death: n for" in result.stderr  # for whoever runs the simulation
+    assert "alarm: hospitals' tables differ as by mistake (1 warning above)" in result.stderr
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert not any(alarm.startswith("w:") for alarm in card.get("alarms", []))
 
@@ -115,6 +117,9 @@ def test_everybody_flagged_and_risks_that_do_not_come_true_are_alarms() -> None:
     metrics = {"patients": 9, "target": "y", "positive": "yes", "overall": overall, "sites": {}}
     (flagged,) = find_alarms(metrics)
     assert flagged.startswith("everybody is predicted y = yes")
+    overall |= {"sensitivity": 0.99, "specificity": 0.053}  # a threshold chosen for a sensitivity of 0.9
+    (nearly,) = find_alarms(metrics)
+    assert nearly.startswith("of the patients who are not, 95% are predicted y = yes")
     overall["specificity"] = 0.5
     assert find_alarms(metrics) == []
     for slope, between, wrong in ((0.3, [0.1, 0.5], "too extreme"), (3.0, [2.1, 3.9], "not extreme enough")):

@@ -210,7 +210,9 @@ def test_a_prediction_and_its_reasons_are_in_the_unit_of_the_target(tmp_path: Pa
     assert said["prediction"] == pytest.approx(predicted)
     assert predicted > 15_000
     assert said["base"] + sum(reason["moved"] for reason in said["reasons"]) == pytest.approx(predicted)
-    assert re.match(rf"cost = {predicted:,.0f}; mean [\d,]+\.\nIt starts at {said['base']:,.0f}, ", told)
+    assert re.match(
+        rf"cost = {predicted:,.0f}; mean [\d,]+\.\nWhere .* the mean is {said['base']:,.0f}\.", told
+    )
     assert f"adds {said['reasons'][0]['moved']:+,.0f} (" in told
     assert "odds" not in told
 

@@ -331,7 +331,7 @@ def test_what_a_loaded_student_says_needs_no_house(tmp_path):
     assert "at a risk of" not in said
     doubtful = cc.Experts.of(msgspec.structs.replace(model.body, doubt=0.4), model.card)
     assert str(doubtful.explain({"HR": [80, 100, 125]})).startswith("Do not use this answer")
-    assert "Not measured, and no reason for anything: Temp." in said
+    assert "Not measured, and no reason for or against: Temp." in said
     with pytest.raises(ModelError, match="fit it anew"):
         model.ask({"HR": [80]})
     text = (tmp_path / "model.json").read_text().replace('"kind": "linear"', '"kind": "other"')
@@ -396,7 +396,7 @@ def test_no_reason_is_about_what_nobody_measured():
         said = model.explain(patient)
         assert said.reasons or absent == "HR"
         assert not any(absent in name for one in said.reasons for name in one.attributes)
-        assert f"Not measured, and no reason for anything: {absent}." in str(said)
+        assert f"Not measured, and no reason for or against: {absent}." in str(said)
     assert "in the latest 12h" in model.text()
     # Measured long ago is not measured: the value was carried for a day at most.
     old = model.explain({"HR": [80.0] * 60, "Temp": [39.0, *[None] * 59]})

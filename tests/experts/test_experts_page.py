@@ -52,7 +52,7 @@ def test_the_examples_run(folder, capsys):
         exec(compile(code, "docs/experts.md", "exec"), names)
     said = capsys.readouterr().out
     assert said.startswith("SepsisLabel = ")
-    assert "Not measured, and no reason for anything: Temp." in said
+    assert "Not measured, and no reason for or against: Temp." in said
     assert isinstance(names["joined"], bool)
     for site in names["sites"]:
         assert site.ledger.epsilon() <= 4

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_recipes_run() -> None:
     pytest.importorskip("SurvSet")
-    survival, regression = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    survival, regression, by_horizon = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     # Without masks, which change no number and take most of the time of 67 hospitals.
     survival = survival.replace('("event", ', '("event", release="exact", ')
     names: dict[str, Any] = {}
@@ -24,3 +24,9 @@ def test_the_recipes_run() -> None:
     names = {}
     exec(compile(regression, "statistics.md", "exec"), names)
     assert names["model"].body.patients == 5735
+    names = {}
+    exec(compile(by_horizon, "statistics.md", "exec"), names)
+    assert names["tree"].attributes_ == ["fac_disease", "num_age"]
+    assert "The risk is that by time = 24." in str(
+        names["tree"].explain({"num_age": 71, "fac_disease": "renal"})
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from lifelines import KaplanMeierFitter
 from lifelines.statistics import multivariate_logrank_test
@@ -83,9 +84,30 @@ def test_a_grid_cuts_times_and_says_so():
     share = np.mean(PATIENTS.days >= 30)
     at_risk = len(PATIENTS)
     events = ((PATIENTS.days < 30) & (PATIENTS.event == "yes")).sum()
-    assert model.body.curves[0].survival[0] == pytest.approx(1 - events / at_risk)
+    gone = at_risk * (1 - share) - events  # at risk for half of the cell, as in a life table
+    assert model.body.curves[0].survival[0] == pytest.approx(1 - events / (at_risk - gone / 2))
     assert model.body.curves[0].at_risk[1] == pytest.approx(share * at_risk)
     assert "times are cut to a grid of 4" in model.text()
+
+
+def test_a_coarse_grid_tells_the_risk_of_patients():
+    """Four cells, in which many are censored: taken as at risk for all of its cell, they hid a tenth of the risk."""
+    draw = np.random.default_rng(3)
+    event, end = draw.exponential(60, 20_000), draw.uniform(0, 120, 20_000)
+    table = pd.DataFrame(
+        {
+            "hospital": list("nsew") * 5000,
+            "days": np.minimum(event, end).round(2),
+            "event": np.where(event <= end, "yes", "no"),
+        }
+    )
+    grid, schema = [30.0, 60.0, 90.0, 120.0], {"days": "number", "event": "code"}
+    model = fit(table, schema, grid=grid)
+    assert model.survival_at(90)["all patients"][0] == pytest.approx(np.exp(-1.5), abs=0.02)
+    table["other"] = draw.random(len(table)) < 0.5
+    table["event"] = np.where((table.event == "yes") & table.other, "elsewhere", table.event)
+    both = fit(table.drop(columns="other"), schema, grid=grid, competing=["elsewhere"])
+    assert both.body.curves[0].incidence[2] == pytest.approx((1 - np.exp(-1.5)) / 2, abs=0.02)
 
 
 def test_pictures_have_numbers_at_risk():

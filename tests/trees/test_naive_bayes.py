@@ -125,8 +125,8 @@ def test_what_no_value_names_counts_as_other(fixed_noise):
     with zero_noise():
         model = study(cc.House(open_sites()), values={**VALUES, "a": ["1"]}, epsilon=20)
     assert list(model.predict([{"a": one, "b": "x"} for one in ("1", "0", None)])) == ["p", "n", "n"]
-    assert "a is anything else" in model.text()
-    assert "a is anything else" in str(model.explain({"a": "?", "b": "x"}))
+    assert "a is missing or anything else" in model.text()
+    assert "a is missing or anything else" in str(model.explain({"a": "?", "b": "x"}))
 
 
 def test_it_learns_where_a_tree_cannot():

@@ -233,10 +233,10 @@ def test_a_private_tree_draws_and_explains_patients_with_other_values(fixed_nois
     sites = [cc.Site(name, state(r), UNLIMITED) for name, r in SITES.items()]
     with zero_noise():
         tree = study(cc.House(sites), values={**VALUES, "a": ["1"]}, max_depth=1)
-    assert "└─ a is anything else: n" in tree.text()
+    assert "└─ a is missing or anything else: n" in tree.text()
     explanation = tree.explain({"a": "0", "b": "x"})
     assert explanation.prediction == "n"
-    assert explanation.reasons[0].condition == "a is anything else"
+    assert explanation.reasons[0].condition == "a is missing or anything else"
     for row in SITES["big"]:
         assert tree.explain(row).prediction == tree.predict([row])[0]
 

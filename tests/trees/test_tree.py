@@ -92,6 +92,7 @@ def test_explanations_are_sentences_and_data():
     assert explanation.probability == 1.0
     assert str(explanation).splitlines() == [
         "death = yes (100% of 60 similar patients; 95% interval 87% to 100%).",
+        "The interval is about the average of such patients. The probability of this one may lie outside it.",
         "1. smoker = y: yes goes from 14% to 43% (140 patients).",
         "2. age >= 60: yes goes from 43% to 100% (60 patients).",
     ]
@@ -225,7 +226,8 @@ def test_a_single_class_and_a_single_leaf_are_said():
     assert len(tree.body.nodes) == 1
     assert any("has death = no: there is nothing to learn" in warning for warning in tree.card.warnings)
     assert str(tree.explain({"smoker": "n"})) == (
-        "death = no (100% of 140 similar patients; 95% interval 97% to 100%).\n"
+        "death = no (100% of all 140 patients; 95% interval 97% to 100%).\n"
+        "The interval is about the average of all patients. The probability of this one may lie outside it.\n"
         "The model asks nothing about the patient."
     )
     alone = fitted([{"death": i % 2} for i in range(20)], bins={})

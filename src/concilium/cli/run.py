@@ -115,7 +115,7 @@ def run(
         say_json(results.metrics)
     else:
         tell_all(results, out)
-    if strict and results.alarms:
+    if strict and (results.alarms or results.differences):
         raise typer.Exit(ALARMED)
 
 

@@ -69,7 +69,7 @@ def find_next(
     said: Explanation,
 ) -> Following | None:
     """The attribute that was not entered and would move the answer most on average, over the values that such a patient
-    may have; None where there is none."""
+    may have; None where there is none, or where it would change nothing that is said."""
     best: Following | None = None
     if said.probability is None:
         return None
@@ -90,7 +90,7 @@ def find_next(
             held = after[likely > 0.01]
             if len(held):
                 best = Following(name, moves, float(now[place]), float(held.min()), float(held.max()))
-    return best
+    return None if best is None or say_risk(best.lowest) == say_risk(best.highest) else best
 
 
 def _normalise(score: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -53,7 +53,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
-from concilium.records.columns import label
+from concilium.records.dictionary import say_value
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
 from concilium.trees.private_growing import TreeBudget
@@ -358,6 +358,7 @@ class Consultation(TreeMethod[CubeBody]):
             find_path(tree, patient, dictionary)[-1] if name in patient else 0
             for name, tree in zip(learned.names, learned.trees, strict=True)
         ]
+        reached = [node if learned.speaks(number)[node] else 0 for number, node in enumerate(reached)]
         find = None
         if body.variance:
             find = partial(self._find_interval, population.chosen, learned, reached)
@@ -473,6 +474,11 @@ class Consultation(TreeMethod[CubeBody]):
     def importances(self) -> dict[str, float]:
         return NaiveBayes.of(self.learn((None,) * len(self.body.by)), self.card).importances()
 
+    def pictures(self, *, whole: bool = False) -> dict[str, str]:
+        """What each attribute says among all patients, as SVG."""
+        everyone = self.learn((None,) * len(self.body.by))
+        return NaiveBayes.of(everyone, self.card).pictures(whole=whole)
+
     def _text(self) -> str:
         """How many patients each cell of the grid has, and the shares of the classes there."""
         body, dictionary = self.body, self.card.dictionary
@@ -485,7 +491,7 @@ class Consultation(TreeMethod[CubeBody]):
             if counts.sum() < 0.5:
                 continue
             shares = ", ".join(
-                f"{label(name)} {say_share(float(count / counts.sum()))}"
+                f"{say_value(name, dictionary.get(body.target))} {say_share(float(count / counts.sum()))}"
                 for name, count in zip(body.classes, counts, strict=True)
             )
             lines.append(

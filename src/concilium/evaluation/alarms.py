@@ -6,7 +6,9 @@ units). An alarm stands on the model's card, first in its report and in the tabl
 ends with status 3 where there is one.
 
 Who sees what: figures and tables of single hospitals give alarms on the card only where the release shows the house
-each hospital's numbers. Otherwise they are for whoever runs the simulation, who has the tables.
+each hospital's numbers. Otherwise they are for whoever runs the simulation, who has the tables: the terminal says them,
+and `--strict` counts them. Across machines nobody can: under masks the house receives sums, and codes that one hospital
+swapped may leave the same sums as honest hospitals do (tests/study/test_masked_differences.py).
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ MOST_CODES = 12
 GONE = 0.9
 TWICE = 0.1
 LEAST_TWICE = 5
+LEAST_SPARED = 0.1  # the specificity at which a threshold hardly tells anybody apart
 MORE_THAN_CHANCE = 3
 
 
@@ -131,9 +134,18 @@ def _differs(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _judge_flags(metrics: Mapping[str, Any], entry: DictionaryEntry | None) -> Iterator[str]:
-    if metrics["overall"].get("sensitivity") == 1 and metrics["overall"].get("specificity") == 0:
-        predicted = f"{metrics['target']} = {say_value(metrics['positive'], entry)}"
+    overall = metrics["overall"]
+    spared = overall.get("specificity")
+    if overall.get("sensitivity") is None or spared is None or spared >= LEAST_SPARED:
+        return
+    predicted = f"{metrics['target']} = {say_value(metrics['positive'], entry)}"
+    if overall["sensitivity"] == 1 and spared == 0:
         yield f"everybody is predicted {predicted}: it tells nobody apart at this threshold"
+    else:
+        yield (
+            f"of the patients who are not, {say_share(1 - spared)} are predicted {predicted}: it hardly tells anybody "
+            "apart at this threshold"
+        )
 
 
 def _judge_slope(risks: Mapping[str, Any]) -> Iterator[str]:

@@ -652,6 +652,10 @@ class Experts(PrivateMethod[StudentBody]):
                 one for one in twin.reasons if all(features[name] is not None for name in one.attributes)
             )
             sentences.append(f"The readable student: {twin.sentences[0]}")
+            if (float(twin.prediction or 0.0) > student.alarm) != prediction:
+                sentences.append(
+                    f"By the readable student alone there would be {'no' if prediction else 'an'} alarm."
+                )
             reached = [one for one in reasons if one.moved is None or abs(one.moved) >= LEAST_MOVED]
             sentences += [
                 f"{place}. {one.condition}" + ("." if one.moved is None else f": adds {one.moved:+.2f}.")
@@ -664,7 +668,7 @@ class Experts(PrivateMethod[StudentBody]):
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]
         if missing:
-            notes.append(f"Not measured, and no reason for anything: {', '.join(missing)}.")
+            notes.append(f"Not measured, and no reason for or against: {', '.join(missing)}.")
             sentences.append(notes[-1])
         return Explanation(
             self.body.target,

@@ -6,6 +6,7 @@ model's study; of an attribute that it does not have, by public clinical ranges.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,6 +97,24 @@ def say_risk_interval(interval: tuple[float, float]) -> str:
     return f"95% interval {low}" if beyond else f"95% interval {low} to {high}"
 
 
+def say_open(explanation: Explanation) -> Explanation:
+    """The explanation with a warning, after its first sentence, where the interval of the risk holds most risks."""
+    low, high = explanation.interval or (0.0, 0.0)
+    if explanation.probability is None or high - low < ALMOST_ALL:
+        return explanation
+    first, *others = explanation.sentences
+    return replace(explanation, notes=(OPEN, *explanation.notes), sentences=(first, OPEN, *others))
+
+
+def say_odds(odds: float) -> str:
+    """An odds ratio; beyond a thousand times nothing is known but the direction."""
+    if not 1e-3 <= odds <= 1e3:
+        return "> 1000" if odds > 1 else "< 0.001"
+    return f"{odds:.2f}" if odds >= 0.1 else f"{odds:.2g}"
+
+
+ALMOST_ALL = 0.8
+OPEN = "The interval leaves almost every risk open: the model knows next to nothing about this patient."
 LEAST_RISK = 0.001
 MOST_DIGITS = 3
 
@@ -109,6 +128,7 @@ def _percent(share: float) -> str:
 
 
 LEAST_NAME = 3  # `ca` may be calcium, or the number of vessels
+LEAST_NAME_OF_COURSE = 2  # `HR` is measured every hour
 
 
 def annotate(
@@ -135,24 +155,30 @@ def _find_implausible(
 ) -> Iterator[str]:
     """Values that are hardly meant."""
     for name in asked:
-        value = patient.get(name)
-        if value is None or isinstance(value, list | tuple | dict):
+        value, entry = patient.get(name), dictionary.get(name)
+        if isinstance(value, list | tuple):  # a course, of which the first number that is odd is said
+            low, high, words = _find_ends(name, entry, LEAST_NAME_OF_COURSE)
+            numbers = (one for one in value if isinstance(one, int | float) and math.isfinite(one))
+            odd = next((one for one in numbers if not low <= one <= high), None)
+            if odd is not None:
+                yield f"{name} = {say_plain(odd)} is hardly plausible: {words}. Check it."
             continue
-        entry = dictionary.get(name)
+        if value is None or isinstance(value, dict):
+            continue
         if entry is not None and entry.values:
             if not entry.lists(entry.read(label(value))):
                 yield f"{name} = {say_plain(value)} is no value of it: {describe_entry(entry)}. Check it."
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            low, high, words = _find_ends(name, entry)
+            low, high, words = _find_ends(name, entry, LEAST_NAME)
             if not low <= value <= high:
                 yield f"{name} = {say_plain(value)} is hardly plausible: {words}. Check it."
 
 
-def _find_ends(name: str, entry: DictionaryEntry | None) -> tuple[float, float, str]:
+def _find_ends(name: str, entry: DictionaryEntry | None, least: int) -> tuple[float, float, str]:
     if entry is not None:
         ends = entry.range or (float("-inf"), float("inf"))
         return *ends, entry.say_range()
-    clinical = find_range(name) if len(name) >= LEAST_NAME else None
+    clinical = find_range(name) if len(name) >= least else None
     if clinical is None:
         return float("-inf"), float("inf"), ""
     return clinical.lowest, clinical.highest, f"{clinical.lowest:g} to {clinical.highest:g} {clinical.unit}"

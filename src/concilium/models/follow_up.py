@@ -31,6 +31,9 @@ class Followed:
     horizon: float
     competing: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{self.time} = {self.horizon:.4g}"
+
     def cut(self, *, noisy: bool) -> tuple[float, ...]:
         """The ends of cells of equal width up to the horizon."""
         cells = NOISY_CELLS if noisy else CELLS

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
-from concilium.models.explanation import Explanation, annotate
+from concilium.models.explanation import Explanation, annotate, say_open
 from concilium.models.follow_up import Followed
 from concilium.models.model_file import save, write
 from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
@@ -544,9 +544,8 @@ class Method(Proposal[B]):
         outside = find_outside(query, plain, dictionary)
         if outside and not anyway:
             return decline(self.target, say_query(query, dictionary), outside)
-        explanation = self._say_decided(self._explain(plain))
-        if not self.reads_courses:  # no dictionary speaks of courses
-            explanation = annotate(explanation, plain, self.attributes_, dictionary)
+        explanation = self._say_decided(say_open(self._explain(plain)))
+        explanation = annotate(explanation, plain, self.attributes_, dictionary)
         more = (*self._say_lacking(plain, explanation), *say_missing_sites(self.card))
         explanation = replace(
             explanation, notes=(*explanation.notes, *more), sentences=(*explanation.sentences, *more)

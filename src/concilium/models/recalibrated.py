@@ -28,6 +28,7 @@ from concilium.parameters import Declared
 from concilium.privacy.accounting import Plan
 from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import say_value
 from concilium.records.patients import Patients
 
 STAYS_ALL_THE_SAME = (
@@ -122,7 +123,8 @@ class AdaptedModel(Method[Any]):
             interval = self._move_interval(said, best)
             about = say_risk(float(chances[best]))
             about += "" if interval is None else f"; {say_risk_interval(interval)}"
-            first = f"{self.target} = {label(self.classes_[best])} ({about}), {how}."
+            named = say_value(self.classes_[best], self.card.dictionary.get(self.target))
+            first = f"{self.target} = {named} ({about}), {how}."
             said = replace(
                 said,
                 prediction=self.classes_[best],

@@ -338,6 +338,25 @@ class View:
             most=most,
         )
 
+    def with_outcome(self, target: str, outcome: Coded, without: str) -> View:
+        """The same patients with another column as the target, and without a column that says when."""
+        held = {**self._constrained.columns, target: outcome}
+        columns = {name: column for name, column in held.items() if name != without}
+        return View(
+            Records(columns),
+            self._policy,
+            by=self._by,
+            division_key=self._division_key,
+            by_itself=frozenset(self.records.names) if self._by_itself else None,
+            constrained=replace(self._constrained, columns=columns),
+            parts=self.parts,
+            cache=self.cache,
+            rows_are_patients=self._rows_are_patients,
+            site=self.site,
+            owners=self._owners,
+            most=self._most,
+        )
+
     def require(self, names: Iterable[str]) -> None:
         """DoesNotFit where a private question about one of these columns would be refused; no patient decides that."""
         self._refuse_guessed(*sorted(names))

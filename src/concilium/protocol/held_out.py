@@ -98,7 +98,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return _choose(cohort, self, least, held=self.held)
 
     def find_held(self, cohort: Cohort) -> NDArray[np.bool_]:
-        return _draw(_recall_tickets(cohort.view), cohort.rows, self.percent, self.percent)
+        return _draw(recall_tickets(cohort.view), cohort.rows, self.percent, self.percent)
 
 
 class Holdout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -198,7 +198,7 @@ def _draw(tickets: Tickets, rows: NDArray[np.int32], percent: int, salt: int) ->
 
 def deal_blocks(cohort: Cohort, blocks: int) -> NDArray[np.intp]:
     """For each patient of the cohort one of so many blocks, by the patient's ticket alone."""
-    drawn = mix(_recall_tickets(cohort.view)[cohort.rows], APART_FROM_BLOCKS)
+    drawn = mix(recall_tickets(cohort.view)[cohort.rows], APART_FROM_BLOCKS)
     return (drawn % np.uint64(blocks)).astype(np.intp)
 
 
@@ -222,7 +222,7 @@ class Folds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         so that every fold has a number."""
         if cohort.floored:
             raise MessageError("a site that leaves small counts out does not tell part of its patients apart")
-        drawn = mix(_recall_tickets(cohort.view)[cohort.rows], PERCENT_OF_CELLS)
+        drawn = mix(recall_tickets(cohort.view)[cohort.rows], PERCENT_OF_CELLS)
         cells = (drawn // np.uint64((1 << 64) // CELLS + 1)).astype(np.intp)
         fold_of = np.array([_pair_cells(repeat) for repeat in range(self.repeats)], dtype=np.int8)
         dealt, owners = cells, cohort.view.owners
@@ -256,7 +256,8 @@ def _pair_cells(repeat: int) -> list[int]:
     return [FOLDS * repeat + place[cell] for cell in range(CELLS)]
 
 
-def _recall_tickets(view: View) -> Tickets:
+def recall_tickets(view: View) -> Tickets:
+    """A number for every row of a site's table, drawn by its key."""
     tickets = TICKETS.get(view)
     if tickets is None:
         tickets = TICKETS[view] = (
@@ -272,8 +273,14 @@ def _recall_holdout_tickets(view: View) -> Tickets:
     if view not in HOLDOUT_TICKETS:
         columns = view.policy_columns
         same = columns is view.records or view.owners is not None
-        HOLDOUT_TICKETS[view] = _recall_tickets(view) if same else _find_tickets(columns, view.division_key)
+        HOLDOUT_TICKETS[view] = recall_tickets(view) if same else _find_tickets(columns, view.division_key)
     return HOLDOUT_TICKETS[view]
+
+
+def share_tickets(view: View, other: View) -> View:
+    """Have another view of the same rows hold out and deal the same patients; the other view."""
+    TICKETS[other], HOLDOUT_TICKETS[other] = recall_tickets(view), _recall_holdout_tickets(view)
+    return other
 
 
 def _find_own_tickets(owners: Owners, key: bytes) -> Tickets:

@@ -77,7 +77,9 @@ class Meter:
         patients = self._assume(release)
         work = estimate(envelope, question, patients, self._columns)
         work += _estimate_selection(question.query, patients, each_by_itself=release.bounded)
-        if question.division is not None:
+        if question.followed:
+            work += estimate_columns([question.followed.attribute], patients, each_by_itself=True)
+        if question.division is not None or question.followed:
             work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
         if isinstance(question, Summed) and not release.by_site:
             neighbours = len(self._memberships.at(envelope.study).neighbours)

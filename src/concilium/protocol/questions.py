@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from concilium.errors import MessageError, nearest
 from concilium.privacy.local_reports import ListedAnswers, ReportChannel, split_clients
 from concilium.protocol.attributes import Attribute, Workload, check_attributes, estimate_columns
-from concilium.protocol.cohort import Cohort
+from concilium.protocol.cohort import Cohort, View
+from concilium.protocol.followed_outcome import FollowedOutcome
 from concilium.protocol.held_out import Folds, Part
 from concilium.protocol.messages import Envelope, decode
 from concilium.protocol.releases import find_release
@@ -101,13 +102,23 @@ class Step(Question, frozen=True, kw_only=True):
 
 
 class Statistic(Question, frozen=True, kw_only=True):
-    """A question about patients: a query selects them, and `target` must be known for each."""
+    """A question about patients: a query selects them, and `target` must be known for each. `followed`: the target is
+    whether the event came by a horizon."""
 
     measures: ClassVar[bool] = False  # a model, on the patients whom the study holds out
     reads_part: ClassVar[str] = "table"
 
     query: str
     target: str
+    followed: FollowedOutcome | msgspec.UnsetType = msgspec.UNSET
+
+    def see(self, view: View) -> View:
+        """A site's records as it is about them."""
+        return self.followed.see(view, self.target) if self.followed else view
+
+    def select(self, view: View) -> Cohort:
+        """The patients it is about."""
+        return self.see(view).select(self.query, self.target)
 
     @property
     def reads(self) -> frozenset[str]:

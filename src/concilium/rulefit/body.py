@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import DoesNotFit, MessageError
+from concilium.models.follow_up import Followed
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, probability
 from concilium.protocol.cohort import Cohort
@@ -158,6 +159,7 @@ class RuleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     validation: PenaltyChoice | None = None
     curves: list[Curve] = []
     always_known: list[str] = []
+    followed: Followed | None = None
 
     def __post_init__(self) -> None:
         try:

@@ -17,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import name_some
-from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
+from concilium.models.explanation import (
+    Explanation,
+    Reason,
+    say_odds,
+    say_risk,
+    say_risk_interval,
+    say_share,
+)
 from concilium.models.intervals import share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.models.threshold import choose_one, probability, say_decided
@@ -28,6 +35,10 @@ from concilium.rulefit.terms import Line
 
 WITHIN_95 = 1.959964
 MOST_SHOWN = 10
+NO_INTERVAL = (
+    "There is no interval: a fixed penalty shrinks the coefficients, and how sure they are is not known."
+)
+SAYS_NOTHING = ("odds ratio 0.99", "odds ratio 1.00", "odds ratio 1.01")
 WIDTH, NAMES, BAR, BETWEEN, LINE = 780, 330, 14, 14, 16
 OUTSIDE, INSIDE = COLOURS[:2]
 LETTERS = 42
@@ -202,9 +213,7 @@ def say_effect(value: float | None, *, binary: bool) -> str:
         return ""
     if not binary:
         return say_number(value, "+")
-    if not 1e-3 <= value <= 1e3:
-        return "> 1000" if value > 1 else "< 0.001"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+    return say_odds(value)
 
 
 def say_interval(row: Row, *, binary: bool) -> str:
@@ -355,14 +364,15 @@ def _say_undecided(
     if not names:
         return ()
     if body.curves:
-        return (f"Not entered, and counted as the mean: {', '.join(names)}.",)
+        return (f"Not entered, and counted as the mean: {name_some(names, MOST_SHOWN)}.",)
     together = ""
     if moved is not None:
         effect = say_effect(_read_effect(body, moved), binary=body.outcome.binary)
         together = f" Together: {'odds ratio' if body.outcome.binary else 'adds'} {effect}."
     return (
-        f"Not entered: {', '.join(names)}. A rule that needs {'it' if len(names) == 1 else 'one of them'} counts by "
-        f"the share of patients for whom it holds, a number as its median.{together}",
+        f"Not entered: {name_some(names, MOST_SHOWN)}. A rule that needs "
+        f"{'it' if len(names) == 1 else 'one of them'} counts by the share of patients for whom it holds, a number as "
+        f"its median.{together}",
     )
 
 
@@ -398,15 +408,18 @@ def _say_doubt(body: RuleBody) -> tuple[str, ...]:
         return (
             "The model was learned with noise, which protects single patients; the interval includes it.",
         )
+    if body.covariance is None and body.taken:
+        return (NO_INTERVAL,)
     return ()
 
 
-def _say_start(body: RuleBody) -> str:
+def _say_start(body: RuleBody, start: str) -> str:
     """Whose prediction is the intercept."""
     rules = any(term.column < len(body.terms.rules) for term in body.taken)
     lines = any(term.column >= len(body.terms.rules) for term in body.taken)
     either = (["no rule holds"] if rules else []) + (["numbers are at their medians"] if lines else [])
-    return f", where {' and '.join(either)}"
+    kind = "risk" if body.outcome.binary else "mean"
+    return f"Where {' and '.join(either)}, the {kind} is {start}. For this patient:"
 
 
 def _say_reasons(
@@ -420,19 +433,35 @@ def _say_reasons(
         return [f"This is the {'share' if body.outcome.binary else 'mean'} among all patients of the model."]
     if not reasons and unsure:
         return ["No rule of the model is known to hold for this patient."]
-    if not reasons:
-        return [f"No rule of the model holds for this patient: it stays at {start}, where everybody starts."]
     binary = body.outcome.binary
+    if not reasons:
+        kind = "risk" if binary else "mean"
+        return [f"No rule of the model holds for this patient. The {kind} of such patients is {start}."]
+    told, hidden, rest = _sort_reasons(body, reasons)
     # The rows of a private model are scaled, each by itself: there is no one number to start at.
-    lines = (
-        ["Against the mean of all patients:"] if body.curves else [f"It starts at {start}{_say_start(body)}."]
-    )
+    lines = ["Against the mean of all patients:"] if body.curves else [_say_start(body, start)]
     line = "" if body.curves else ", against the median"
-    for number, reason in enumerate(reasons[:MOST_SHOWN], start=1):
+    for number, reason in enumerate(told, start=1):
         about = line if reason.support is None else f" ({reason.support:.0%} of patients)"
         lines.append(f"{number}. {reason.condition}: {_say_moved([reason], binary)}{about}.")
-    rest = reasons[MOST_SHOWN:]
+    if hidden:
+        names = list(dict.fromkeys(reason.attributes[0] for reason in hidden))
+        lines.append(
+            f"Noise hides what these do: {name_some(names, MOST_SHOWN)}. Together: {_say_moved(hidden, binary)}."
+        )
     return [*lines, f"{len(rest)} more together: {_say_moved(rest, binary)}."] if rest else lines
+
+
+def _sort_reasons(
+    body: RuleBody, reasons: Sequence[Reason]
+) -> tuple[list[Reason], list[Reason], list[Reason]]:
+    """Reasons to list; those that noise hides; and all others, which say less or nothing that is printed."""
+    unseen = {shape.attribute for shape in list_shapes(body) if shape.hidden}
+    hidden = [reason for reason in reasons if reason.support is None and reason.attributes[0] in unseen]
+    seen = [reason for reason in reasons if reason not in hidden]
+    told = [one for one in seen if not body.outcome.binary or _say_moved([one], True) not in SAYS_NOTHING]
+    told = told[:MOST_SHOWN]
+    return told, hidden, [reason for reason in seen if reason not in told]
 
 
 def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:

@@ -25,7 +25,6 @@ from concilium.models.method import (
     Bins,
     Delta,
     OnMisfit,
-    PrivateMethod,
     QueryText,
     ReleaseName,
     Target,
@@ -35,6 +34,7 @@ from concilium.models.method import (
     read_value,
 )
 from concilium.models.prediction import AnyPatients, NewPatients
+from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import CallingRule, DecisionRule, probability
 from concilium.parameters import MOST_COUNTED, Parameter, choice, number, unwrap, whole
 from concilium.policy.policy import LEAST_SUPPORT
@@ -45,6 +45,7 @@ from concilium.protocol.grid import on_grid
 from concilium.protocol.held_out import Folds
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.records.columns import label
+from concilium.records.dictionary import say_value
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.cross_validation import PenaltyTried
 from concilium.rulefit.cutoffs import WIDE_EDGES
@@ -93,7 +94,7 @@ def _read_cutoffs(value: Any) -> int | None:
 
 @documented
 @dataclass(eq=False, repr=False)
-class RuleFit(PrivateMethod[RuleBody]):
+class RuleFit(RiskByHorizon[RuleBody]):
     """`RuleFit(target="death", positive=1, bins={"age": range(20, 90, 2)}).fit(house)`."""
 
     method: ClassVar[str] = "rulefit"
@@ -246,6 +247,8 @@ class RuleFit(PrivateMethod[RuleBody]):
             "the paper's: at pure epsilon, under masks in shares, and under exact all of it at every site",
         ),
     ] = "gaussian"
+    time: Time = "time"
+    at: RiskHorizon = None
     threshold: DecisionRule = "majority"
     # What was learned of each penalty on the way to one; empty where one was given.
     path_: Sequence[PenaltyTried] = field(init=False, default=())
@@ -265,7 +268,7 @@ class RuleFit(PrivateMethod[RuleBody]):
             )
         return None
 
-    def plan(self) -> Plan:
+    def plan_learning(self) -> Plan:
         return self._way.plan()
 
     @property
@@ -300,13 +303,17 @@ class RuleFit(PrivateMethod[RuleBody]):
                 return f"the range of {self.target!r} is not the one of the study"
         if isinstance(question, AskRates) and question.scored is not None and not self.rule.tallied:
             return "it asks what chances patients have, and the study's decision does not need that"
-        if isinstance(question, AskCounts) and isinstance(self._way, PlainFit):
+        if (
+            isinstance(question, AskCounts)
+            and isinstance(self._way, PlainFit)
+            and not self.asks_times(question)
+        ):
             objection = self._way.find_objection_to_counts(question)
             if objection is not None:
                 return objection
         return super().find_objection(question)
 
-    def converse(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
+    def converse_known(self, partners: Partners) -> Conversation[Learned[RuleBody]]:
         return self._way.converse(partners)
 
     @property
@@ -377,7 +384,12 @@ class RuleFit(PrivateMethod[RuleBody]):
         undecided = self._find_undecided(patient, self.read([row]))
         stands_for = {column: share * ones for column, share in undecided.items()}
         variance = ones**2 * self._vary_heights(patient, self.read([row]))
-        said = explain(self._in_words, table[0], ones, patient, stands_for, variance)
+        spoken = {
+            name: value if value is None else say_value(value, self.card.dictionary.get(name))
+            for name, value in patient.items()
+            if name in self.card.dictionary and self.card.dictionary[name].values
+        }
+        said = explain(self._in_words, table[0], ones, {**patient, **spoken}, stands_for, variance)
         if not self.classes_:
             return said
         place = list(map(label, self._in_words.classes)).index(label(said.prediction))

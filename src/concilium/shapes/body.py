@@ -9,6 +9,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from concilium.models.follow_up import Followed
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided
 from concilium.protocol.attributes import MISSING, Attribute, find_runs, say_edge
@@ -62,6 +63,7 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     factors: list[list[float]]
     rest: list[float]
     sheet: Sheet
+    followed: Followed | None = None
 
     def __post_init__(self) -> None:
         if len(self.classes) != 2 or not self.target:

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
+from concilium.errors import name_some
+from concilium.models.explanation import (
+    Explanation,
+    Reason,
+    say_odds,
+    say_risk,
+    say_risk_interval,
+    say_share,
+)
 from concilium.models.intervals import log_odds_interval, share_interval
 from concilium.models.prediction import Entries, NewPatients
 from concilium.models.threshold import choose_one, probability, say_decided
@@ -23,6 +31,7 @@ WITHIN_95 = 1.959964
 # Cells that hardly anybody is in are not printed: their interval is all there would be to read.
 LEAST_SHARE = 0.002
 REASONS_SHOWN = 8
+MOST_NAMED = 10
 NOISY = "The model was learned with noise, which protects single patients; the interval includes it."
 
 
@@ -89,18 +98,6 @@ def _make_row(name: str, words: str, term: ShapeTerm, cells: list[int]) -> Shape
     error = float(weights @ [term.errors[cell] for cell in cells])
     ends = [read_odds(value + side * WITHIN_95 * error) for side in (0, -1, 1)]
     return ShapeRow(name, words, ends[0], ends[1], ends[2], term.points[cells[0]], float(shares.sum()))
-
-
-def say_odds(odds: float) -> str:
-    return (
-        "> 1000"
-        if odds > 1e3
-        else "< 0.001"
-        if odds < 1e-3
-        else f"{odds:.2f}"
-        if odds >= 0.1
-        else f"{odds:.2g}"
-    )
 
 
 def say_model(body: ShapeBody, dictionary: Entries) -> str:
@@ -273,7 +270,7 @@ def explain(
         prediction=body.classes[place],
         probability=chances[place],
         reasons=tuple(reasons),
-        sentences=(first, *_say_reasons(reasons), *notes),
+        sentences=(first, *_say_reasons(reasons, _find_hidden(body)), *notes),
         base=body.mean,
         notes=notes,
         interval=interval if place else (1 - interval[1], 1 - interval[0]),
@@ -298,7 +295,24 @@ def _say_place(
     return " and ".join(parts)
 
 
-def _say_reasons(reasons: list[Reason]) -> list[str]:
+def _find_hidden(body: ShapeBody) -> set[str]:
+    """The attributes of a private model whose curves have no cell that noise lets tell from the mean."""
+    if body.patients is not None:
+        return set()
+    return {
+        body.name(term)
+        for term in body.terms
+        if all(
+            abs(value) <= WITHIN_95 * error
+            for value, error, share in zip(term.values, term.errors, term.shares, strict=True)
+            if share >= LEAST_SHARE
+        )
+    }
+
+
+def _say_reasons(every: list[Reason], unseen: set[str]) -> list[str]:
+    hidden = [reason for reason in every if " and ".join(reason.attributes) in unseen]
+    reasons = [reason for reason in every if reason not in hidden]
     lines = [
         f"- {reason.condition}: odds ratio {say_odds(read_odds(reason.moved or 0.0))} against the mean patient"
         for reason in reasons[:REASONS_SHOWN]
@@ -307,6 +321,12 @@ def _say_reasons(reasons: list[Reason]) -> list[str]:
     if rest:
         together = read_odds(sum(reason.moved or 0.0 for reason in rest))
         lines.append(f"- {len(rest)} more, each of which says less: odds ratio {say_odds(together)} together")
+    if hidden:
+        together = read_odds(sum(reason.moved or 0.0 for reason in hidden))
+        names = [name for reason in hidden for name in reason.attributes]
+        lines.append(
+            f"- Noise hides what these do: {name_some(names, MOST_NAMED)}. Together: odds ratio {say_odds(together)}."
+        )
     return lines
 
 
@@ -314,7 +334,7 @@ def _say_absent(body: ShapeBody, patient: Mapping[str, Any], cells: list[int]) -
     said = []
     absent = [name for name in sorted(body.names) if name not in patient]
     if absent and body.terms:
-        said.append(f"Not entered, and counted as the mean over patients: {', '.join(absent)}.")
+        said.append(f"Not entered, and counted as the mean over patients: {name_some(absent, MOST_NAMED)}.")
     unknown = {
         body.names[index]
         for term, cell in zip(body.terms, cells, strict=False)

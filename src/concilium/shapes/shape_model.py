@@ -22,7 +22,6 @@ from concilium.models.method import (
     Epsilon,
     OnMisfit,
     PositiveClass,
-    PrivateMethod,
     QueryText,
     ReleaseName,
     Target,
@@ -30,6 +29,7 @@ from concilium.models.method import (
     documented,
 )
 from concilium.models.prediction import AnyPatients
+from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import PERCENT_LEFT_OUT, CallingRule, DecisionRule, probability
 from concilium.parameters import Parameter, whole
 from concilium.privacy.accounting import Plan
@@ -74,7 +74,7 @@ def _read_monotone(value: Any) -> dict[str, str]:
 
 @documented
 @dataclass(eq=False, repr=False)
-class ShapeModel(PrivateMethod[ShapeBody]):
+class ShapeModel(RiskByHorizon[ShapeBody]):
     """`ShapeModel(target="death", positive=1).fit(house)`: one curve for each attribute, and few pairs."""
 
     method: ClassVar[str] = "shapes"
@@ -129,6 +129,8 @@ class ShapeModel(PrivateMethod[ShapeBody]):
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
     on_misfit: OnMisfit = "attribute"
+    time: Time = "time"
+    at: RiskHorizon = None
     threshold: DecisionRule = "majority"
 
     def check(self) -> None:
@@ -143,10 +145,10 @@ class ShapeModel(PrivateMethod[ShapeBody]):
             )
         return None
 
-    def plan(self) -> Plan:
+    def plan_learning(self) -> Plan:
         return PrivateShapes(self).plan() if self.way_out.bounded else ShapeFit(self).plan()
 
-    def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
+    def converse_known(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
         if self.way_out.bounded:
             return PrivateShapes(self).converse(partners)
         return ShapeFit(self).converse()

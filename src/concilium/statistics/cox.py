@@ -32,7 +32,8 @@ from concilium.models.method import (
     documented,
 )
 from concilium.models.prediction import AnyPatients
-from concilium.parameters import Parameter, choice, name, number
+from concilium.models.risk_by_horizon import Horizon, Time
+from concilium.parameters import Parameter, choice
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
@@ -92,29 +93,12 @@ def _read_grid(value: Any) -> list[float]:
     return times
 
 
-Time = Annotated[
-    str,
-    Parameter(
-        "an attribute's name",
-        name,
-        "the time to the event, or to the end of follow-up; the target says which of them it is",
-        "study",
-    ),
-]
 Grid = Annotated[
     Sequence[float] | None,
     Parameter(
         "a list of times in rising order",
         _read_grid,
         "public times at which curves and baselines are told; None: chosen on a public grid",
-    ),
-]
-Horizon = Annotated[
-    float | None,
-    Parameter(
-        "a time above 0",
-        number(lambda time: 0 < time < 1e15),
-        "predict the risk of the event by this time; None: by the last time of the grid",
     ),
 ]
 
@@ -428,11 +412,10 @@ class CoxRegression(TermModel[CoxBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        row, centred, reasons, silent = self._say_terms(patient)
+        row, centred, reasons, notes = self._say_terms(patient)
         horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
-        notes = (f"The risk is that by {self.time} = {horizon:g}.", *silent)
         covariance = unpack_triangle(body.covariance, len(centred))
         # Files of before say nothing about the baseline: the log of a constant hazard has the variance 1 / events.
         from_mean = centred - np.array(body.baseline_means or np.zeros(len(centred)))
@@ -444,13 +427,20 @@ class CoxRegression(TermModel[CoxBody]):
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )
-        return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, (low, high))
+        entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
+        if self._find_endless(centred):
+            low, high = 0.0, 1.0
+        return say_explained(
+            body.target, body.classes, ends, reasons, notes, self._ratio, (low, high), entry=entry, by=by
+        )
 
     def _say_counts(self) -> list[str]:
         body, lines = self.body, []
         doubtful = [test.term for test in body.proportional if test.p < 0.05]
         if doubtful:
-            lines.append(f"hazards may not be proportional (p < 0.05): {', '.join(doubtful)}")
+            lines.append(
+                f"hazards may not be proportional (p < 0.05): {', '.join(map(self._say_term, doubtful))}"
+            )
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
         lines.append(f"{body.patients} patients, {body.events} events; {body.left_out} left out")

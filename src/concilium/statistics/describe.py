@@ -36,7 +36,7 @@ from concilium.models.method import (
     Values,
     documented,
 )
-from concilium.models.prediction import AnyPatients
+from concilium.models.prediction import AnyPatients, Entries
 from concilium.parameters import Parameter, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute, present
@@ -51,6 +51,7 @@ from concilium.protocol.schema import (
     state_values,
 )
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import say_value
 from concilium.statistics.columns import ask_schema, check_stated, find_terms, state_terms
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.moments import AskMoments, SummedMoments, read_moments
@@ -300,8 +301,9 @@ class Describe(PrivateMethod[DescribeBody]):
         error = math.sqrt(share * (1 - share) / n + 2 * (body.noise / n) ** 2)
         interval = max(share - Z * error, 0.0), min(share + Z * error, 1.0)
         noise = ", noise included" if body.noise else ""
+        said = say_value(body.classes[best], self.card.dictionary.get(body.target))
         first = (
-            f"{body.target} = {label(body.classes[best])} ({say_share(share)} of {n:.0f} patients have it; "
+            f"{body.target} = {said} ({say_share(share)} of {n:.0f} patients have it; "
             f"{say_share_interval(interval)}{noise}). A table of the population does not tell patients apart."
         )
         return Explanation(
@@ -327,7 +329,7 @@ class Describe(PrivateMethod[DescribeBody]):
     def rows(self, site: str | None = None) -> list[list[str]]:
         """The table in words, the head first; of one hospital where it was asked."""
         body = self.body
-        return say_table(body.table if site is None else body.by_site[site], body)
+        return say_table(body.table if site is None else body.by_site[site], body, self.card.dictionary)
 
     def to_html(self, site: str | None = None) -> str:
         """The table as HTML."""
@@ -526,9 +528,10 @@ def _add_private_mean(
     return msgspec.structs.replace(row, mean=mean, deviation=deviation, mean_error=error)
 
 
-def say_table(table: PopulationTable, body: DescribeBody) -> list[list[str]]:
+def say_table(table: PopulationTable, body: DescribeBody, dictionary: Entries) -> list[list[str]]:
     """The rows of a table in words."""
-    columns = [f"{body.target} = {label(value)}" for value in body.classes]
+    entry = dictionary.get(body.target)
+    columns = [f"{body.target} = {say_value(value, entry)}" for value in body.classes]
     head = ["", *columns, "all", "difference", "p"]
     rows = [head, ["patients", *(f"{one:,.0f}" for one in table.patients), "", ""]]
     for number in table.numbers:
@@ -549,7 +552,8 @@ def say_table(table: PopulationTable, body: DescribeBody) -> list[list[str]]:
                 for count, all_of in zip(counts, known_here, strict=True)
             ]
             last = ["", ""] if place else [_say_difference(category.difference), say_p(category.p)]
-            rows.append([f"{category.name} = {value}", *shares, *last])
+            said = say_value(value, dictionary.get(category.name))
+            rows.append([f"{category.name} = {said}", *shares, *last])
         rows += (
             [[f"{category.name}, missing", *_say_counts(category.missing), "", ""]]
             if any(category.missing)

@@ -464,14 +464,17 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         ends = self._family.mean(np.array([self._base, predictor])).tolist()
         interval = self._find_interval(centred, predictor)
         noisy = self.way_out.bounded
-        return say_explained(body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy)
+        entry = self.card.dictionary.get(body.target)
+        return say_explained(
+            body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy, entry
+        )
 
     def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:
-        """Of the expected outcome of a patient with these columns: 0 to 1 where there is no covariance. Where each
+        """Of the expected outcome of a patient with these columns: everything where there is no covariance. Where each
         hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are."""
         covariance, body = self.covariance_, self.body
-        if not covariance.size:
-            return 0.0, 1.0
+        if self._find_endless(centred) or not covariance.size:
+            return (0.0, 1.0) if body.classes else (-math.inf, math.inf)
         first = len(covariance) - len(centred)
         at = np.concatenate([np.ones(first), centred + np.array(body.means) * first])
         variance = max(float(at @ covariance @ at), 0.0)

@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from concilium.models.explanation import say_odds
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 
 ROW, NAMES, PLOT, NUMBERS, TOP = 22, 260, 300, 190, 34
 LARGEST_LOG = 700.0
 LETTERS = 40
+ENDLESS = 1e5  # a ratio of which nothing is known but the direction
 
 
 class TermEstimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,8 +109,13 @@ def say_interval(line: RegressionLine) -> str:
     """An estimate and its interval."""
     value = line.coefficient if line.ratio is None else line.ratio
     if line.low is None or line.high is None:
-        return f"{say_number(value)} (no interval)"
+        return f"{say_number(value) if line.ratio is None else say_odds(value)} (no interval)"
     said, low, high = _say_alike(value, line.low, line.high)
+    if line.ratio is not None:
+        said = said if float(said.replace(",", "")) else say_odds(value)
+        said, high = (
+            say_odds(one) if one > ENDLESS else shown for one, shown in ((value, said), (line.high, high))
+        )
     return f"{said} ({low} to {high})"
 
 

@@ -56,17 +56,26 @@ class _Estimates:
     incidence_error: Vector
 
 
-def estimate(table: Table) -> _Estimates:
+def estimate(table: Table, *, cut: bool = False) -> _Estimates:
     """Kaplan-Meier of the first kind of end (competing ones censor) with Greenwood's sum, and its cumulative incidence
-    beside competing ends (Aalen and Johansen 1978; variance by the delta method)."""
+    beside competing ends (Aalen and Johansen 1978; variance by the delta method).
+
+    `cut`: cells are wide, and who leaves a cell without the event was at risk for half of it, as in an actuarial life
+    table (Cutler and Ederer 1958). Taken as at risk for all of it, too few would seem to have the event.
+    """
     leaving = table.sum(axis=1)
     at_risk = np.cumsum(leaving[::-1])[::-1]
-    n = np.where(at_risk > 0, at_risk, 1.0)
-    d = np.minimum(table[:, 0], at_risk)
-    any_event = np.minimum(table[:, :-1].sum(axis=1), at_risk)
-    survival = np.cumprod(1 - d / n)
+    part = 0.5 if cut else 0.0
+    # Of those who have the event alone, competing ends censor too.
+    alone = np.maximum(at_risk - part * table[:, 1:].sum(axis=1), table[:, 0])
+    alone = np.where(alone > 0, alone, 1.0).astype(np.float64)
+    n = np.maximum(at_risk - part * table[:, -1], table[:, :-1].sum(axis=1))
+    n = np.where(n > 0, n, 1.0)
+    d = np.minimum(table[:, 0], n)
+    any_event = np.minimum(table[:, :-1].sum(axis=1), n)
+    survival = np.cumprod(np.asarray(1 - np.minimum(d, alone) / alone, dtype=np.float64))
     with np.errstate(divide="ignore", invalid="ignore"):
-        greenwood = np.cumsum(np.where(d > 0, d / (n * (n - d)), 0.0))
+        greenwood = np.cumsum(np.where(d > 0, d / (alone * (alone - d)), 0.0))
         alive = np.cumprod(1 - any_event / n)
         before = np.concatenate([[1.0], alive[:-1]])
         incidence = np.cumsum(before * d / n)
@@ -80,12 +89,12 @@ def estimate(table: Table) -> _Estimates:
     return _Estimates(at_risk, survival, greenwood, incidence, np.sqrt(np.maximum(variance, 0.0)))
 
 
-def make_curve(group: str, table: Table, variance: float = 0.0) -> SurvivalSteps:
-    """The curve of a group. `variance`: of the noise in each count."""
+def make_curve(group: str, table: Table, variance: float = 0.0, *, cut: bool = False) -> SurvivalSteps:
+    """The curve of a group. `variance`: of the noise in each count; `cut`: cells are wide."""
     table = settle(table) if variance else table
-    found = estimate(table)
+    found = estimate(table, cut=cut)
     if variance:
-        error, incidence_error = _bootstrap(table, variance)
+        error, incidence_error = _bootstrap(table, variance, cut)
     else:
         with np.errstate(divide="ignore", invalid="ignore"):
             error = np.sqrt(found.greenwood) / np.abs(np.log(found.survival))
@@ -140,7 +149,7 @@ def rise(values: Vector) -> Vector:
     return np.clip(risen, 0.0, None)
 
 
-def _bootstrap(table: Table, variance: float) -> tuple[Vector, Vector]:
+def _bootstrap(table: Table, variance: float, cut: bool) -> tuple[Vector, Vector]:
     """Standard deviations of log(-log S) and of the incidence, over patients drawn anew and noise drawn anew. What is
     drawn from is released already, so that any generator does."""
     draw = np.random.default_rng(0)
@@ -150,7 +159,7 @@ def _bootstrap(table: Table, variance: float) -> tuple[Vector, Vector]:
     for _ in range(DRAWS):
         patients = draw.multinomial(total, shares) if total else np.zeros(table.size)
         noisy = patients.reshape(table.shape) + draw.normal(0, math.sqrt(variance), table.shape)
-        found = estimate(settle(noisy))
+        found = estimate(settle(noisy), cut=cut)
         with np.errstate(divide="ignore"):
             logs.append(np.log(-np.log(np.clip(found.survival, 1e-9, 1 - 1e-9))))
         incidences.append(found.incidence)

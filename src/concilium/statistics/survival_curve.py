@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
-from concilium.models.explanation import Explanation, say_risk, say_risk_interval
+from concilium.models.explanation import ALMOST_ALL, Explanation, say_risk, say_risk_interval
 from concilium.models.follow_up import Followed
 from concilium.models.method import (
     Bins,
@@ -33,6 +33,7 @@ from concilium.models.method import (
 )
 from concilium.models.pictures import COLOURS, SOFT, draw_frame, element_text
 from concilium.models.prediction import AnyPatients
+from concilium.models.risk_by_horizon import Horizon, Time
 from concilium.parameters import Parameter, name
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import MOST_EDGES, Attribute, present, recode, say_edge
@@ -41,7 +42,8 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import AskSchema, SchemaSeen, set_against_rest, state_values
 from concilium.protocol.splits import Split
 from concilium.records.columns import Value, label
-from concilium.statistics.cox import Grid, Horizon, Time
+from concilium.records.dictionary import say_value
+from concilium.statistics.cox import Grid
 from concilium.statistics.results import TermTest, draw_html, draw_text, say_p
 from concilium.statistics.survival import (
     SurvivalSteps,
@@ -323,7 +325,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             if by is None
             else [(self._say_group(by, cell), tables[cell], variance) for cell in range(by.size)]
         )
-        curves = [_cut(make_curve(said, table, noise), shown) for said, table, noise in listed]
+        curves = [_cut(make_curve(said, table, noise, cut=not whole), shown) for said, table, noise in listed]
         test = None if variance or by is None else compare_groups(_with_rest(tables, shown))
         return SurvivalBody(
             target=self.target,
@@ -352,6 +354,17 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         high = f" < {say_edge(by.edges[place])}" if place < len(by.edges) else ""
         return f"{low}{by.name}{high}"
 
+    def _say_curve(self, curve: SurvivalSteps) -> str:
+        """Whose curve it is, with what the dictionary says of the value."""
+        by = self.body.groups
+        if by is None:
+            return curve.group
+        entry = self.card.dictionary.get(by.name)
+        said = {
+            f"{by.name} = {label(value)}": f"{by.name} = {say_value(value, entry)}" for value in by.values
+        }
+        return said.get(curve.group, curve.group)
+
     @property
     def attributes_(self) -> list[str]:
         return [] if self.body.groups is None else [self.body.groups.name]
@@ -368,13 +381,21 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         )
 
     def _find_curves(self, patients: AnyPatients) -> list[SurvivalSteps]:
-        """The curve of each patient's group; that of all patients where the group is not known."""
+        """The curve of each patient's group; that of all patients where the group is not known, or noise hides it."""
         source = self.read(patients)
         by = self.body.groups
         if by is None:
             return [self.body.curves[0]] * len(source)
         codes, cells = recode(by, source)
-        return [self.body.curves[cell + 1] for cell in np.take(cells, codes).tolist()]
+        return [
+            self.body.curves[0] if self._is_hidden(curve) else curve
+            for curve in (self.body.curves[cell + 1] for cell in np.take(cells, codes).tolist())
+        ]
+
+    def _is_hidden(self, curve: SurvivalSteps) -> bool:
+        """Whether noise leaves nothing to tell of a group: it may have no patients at all."""
+        _, low, high = self._read_at(curve, self.body.horizon)
+        return self.way_out.bounded and (low is None or high is None or high - low >= ALMOST_ALL)
 
     def _read_at(self, curve: SurvivalSteps, time: float) -> tuple[float, float | None, float | None]:
         """The risk of the event by a time, with its interval."""
@@ -396,22 +417,27 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
         row = {one: patient.get(one) for one in self.attributes_} or {body.target: None}
-        curve = self._find_curves([row])[0]
+        entered = all(name in patient for name in self.attributes_)
+        curve = self._find_curves([row])[0] if entered else body.curves[0]
         risk, low, high = self._read_at(curve, body.horizon)
         chances = (1 - risk, risk)
         best = int(np.argmax(chances))
         told = (0.0, 1.0) if low is None or high is None else (low, high)
         noise = ", noise included" if self.way_out.bounded else ""
         count = f"{curve.patients:.0f} patients"
-        whose = f"all {count}" if curve.group == EVERYONE else f"{curve.group}, {count}"
+        if noise:
+            count = f"about {count}" if curve.group != EVERYONE else f"patients, about {curve.patients:.0f}"
+        whose = f"all {count}" if curve.group == EVERYONE else f"{self._say_curve(curve)}, {count}"
+        entry = self.card.dictionary.get(body.target)
         first = (
-            f"{body.target} = {label(body.classes[best])} ({label(body.classes[1])} by {body.time} {body.horizon:g}: "
-            f"{say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
+            f"{body.target} = {say_value(body.classes[best], entry)} ({say_value(body.classes[1], entry)} by "
+            f"{body.time} = {body.horizon:g}: {say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
         )
         notes = []
         if curve.group == EVERYONE and self.attributes_ and patient.get(self.attributes_[0]) is not None:
-            entered = f"{self.attributes_[0]} = {label(patient[self.attributes_[0]])}"
-            notes.append(f"There is no curve for {entered}: the answer is about all patients.")
+            name = self.attributes_[0]
+            value = say_value(patient[name], self.card.dictionary.get(name))
+            notes.append(f"There is no curve for {name} = {value}: the answer is about all patients.")
         told = told if best else (1 - told[1], 1 - told[0])
         base = self._read_at(body.curves[0], body.horizon)[0]
         return Explanation(
@@ -475,12 +501,12 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             median = self.medians_[one.group][0]
             rows.append(
                 [
-                    one.group,
+                    self._say_curve(one),
                     f"{one.patients:.0f}",
                     f"{sum(one.events):.0f}",
-                    f"{risk:.1%}",
+                    "hidden by noise" if self._is_hidden(one) else f"{risk:.1%}",
                     "" if low is None or high is None else f"{low:.1%} to {high:.1%}",
-                    "not reached" if median is None else f"{median:g}",
+                    "" if self._is_hidden(one) else "not reached" if median is None else f"{median:g}",
                 ]
             )
         return rows
@@ -503,7 +529,10 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """Curves with intervals, and numbers at risk below."""
         body = self.body
-        curves = body.curves if len(body.curves) == 1 else body.curves[1:]
+        curves = [
+            msgspec.structs.replace(one, group=self._say_curve(one))
+            for one in (body.curves if len(body.curves) == 1 else body.curves[1:])
+        ]
         return {"survival": draw_curves(curves[: len(COLOURS)], body.times, body.time)}
 
     def _summary(self) -> str:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError
-from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval
+from concilium.errors import HouseError, name_some
+from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
 from concilium.models.method import Attributes, Method, read_edges
-from concilium.models.prediction import AnyPatients
+from concilium.models.prediction import AnyPatients, Entries
 from concilium.parameters import Parameter, name, names
 from concilium.protocol.questions import Learned
 from concilium.protocol.schema import SchemaSeen, find_cautions, say_left_out
 from concilium.records.columns import Value, label
+from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
 from concilium.statistics.distributions import (
     chi_squared_tail,
@@ -51,6 +53,7 @@ NOT_PRIVATE = (
 # A number so many standard deviations from the mean is one that hardly any patient of the model had.
 FAR = 5.0
 MANY_LOST = 0.1
+ENDLESS = "by which the outcome separates. This answer has no interval. Leave such terms out, or join values."
 
 
 def _read_reference(value: Any) -> dict[str, Value]:
@@ -192,13 +195,32 @@ class TermModel(Method[B]):
         moved = centred * self.coef_
         groups = self.body.terms.group()
         reasons = [
-            Reason(tuple(group.split(" x ")), _say_value(group, row), moved=float(moved[places].sum()))
+            Reason(
+                tuple(group.split(" x ")),
+                _say_value(group, row, self.card.dictionary),
+                moved=float(moved[places].sum()),
+            )
             for group, places in groups.items()
             if moved[places].any()
         ]
         reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
-        notes = (*_say_silent(groups, centred, row), *self._say_far(centred, row), *self._say_incomplete())
+        silent = _say_silent(groups, centred, row, self.card.dictionary)
+        endless = self._find_endless(centred)
+        if endless:
+            silent = (f"No finite coefficient fits {name_some(endless)}, {ENDLESS}", *silent)
+        notes = (*silent, *self._say_far(centred, row), *self._say_incomplete())
         return row, centred, reasons, notes
+
+    def _find_endless(self, centred: Vector) -> list[str]:
+        """The terms of this patient whose coefficients have no finite value; none where noise leaves no errors."""
+        estimates = self._estimates
+        if all(one.error is None for one in estimates):
+            return []
+        return [
+            self._say_term(one.term)
+            for one, value in zip(estimates, centred, strict=True)
+            if value and one.error is None
+        ]
 
     def _say_far(self, centred: Vector, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell."""
@@ -233,7 +255,21 @@ class TermModel(Method[B]):
 
     def _rows(self) -> list[list[str]]:
         head = [self.body.target, f"{self._ratio or 'difference'} (95 % CI)", "p"]
-        return [head, *([line.term, say_interval(line), say_p(line.p)] for line in self.table())]
+        return [head, *([line.term, say_interval(line), say_p(line.p)] for line in self._in_words)]
+
+    @property
+    def _in_words(self) -> list[RegressionLine]:
+        """The table with what the dictionary says of values."""
+        return [replace(line, term=self._say_term(line.term)) for line in self.table()]
+
+    def _say_term(self, term: str) -> str:
+        """A term with what the dictionary says of its values: `sex = female`, not `sex = 0`."""
+        said = {
+            f"{one.name} = {label(value)}": f"{one.name} = {say_value(value, self.card.dictionary.get(one.name))}"
+            for one in self.body.terms.attributes
+            for value in one.values
+        }
+        return " x ".join(said.get(part, part) for part in term.split(" x "))
 
     def importances(self) -> dict[str, float]:
         """How much each attribute moves the predictor, by the deviation of its columns, the largest 100."""
@@ -262,7 +298,7 @@ class TermModel(Method[B]):
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """A forest plot of all terms."""
-        return {"forest plot": draw_forest(self.table(), self._ratio)}
+        return {"forest plot": draw_forest(self._in_words, self._ratio)}
 
     def _summary(self) -> str:
         return f"{len(self.body.terms.columns)} terms"
@@ -318,11 +354,18 @@ def wald_tests(
     return tests
 
 
-def _say_value(group: str, row: Mapping[str, Any]) -> str:
+def _say_value(group: str, row: Mapping[str, Any], dictionary: Entries) -> str:
     return ", ".join(
-        f"{one} = {label(row[one])}" if row.get(one) is not None else f"{one} missing"
+        f"{one} = {say_value(row[one], dictionary.get(one))}"
+        if row.get(one) is not None
+        else f"{one} missing"
         for one in group.split(" x ")
     )
+
+
+def _say_times(moved: float) -> str:
+    """By what a step of the predictor multiplies, in words."""
+    return say_odds(math.exp(min(moved, 700.0))).replace("> ", "more than ").replace("< ", "less than ")
 
 
 def _it(names: Sequence[str]) -> str:
@@ -330,19 +373,20 @@ def _it(names: Sequence[str]) -> str:
 
 
 def _say_silent(
-    groups: Mapping[str, Sequence[int]], centred: Vector, row: Mapping[str, Any]
+    groups: Mapping[str, Sequence[int]], centred: Vector, row: Mapping[str, Any], dictionary: Entries
 ) -> tuple[str, ...]:
     """Say which attributes are not known of a patient, or have a value that no patient of the model had: the mean
     stands for either."""
     single = {group: places for group, places in groups.items() if " x " not in group}
     silent = sorted(one for one in single if row.get(one) is None)
     unseen = [
-        f"{one} = {label(row[one])}"
+        f"{one} = {say_value(row[one], dictionary.get(one))}"
         for one, places in single.items()
         if row.get(one) is not None and not centred[list(places)].any()
     ]
     stands = "the mean of all patients stands for"
-    said = [f"Not known: {', '.join(silent)}; {stands} {_it(silent)}."] if silent else []
+    beyond = "The interval leaves out what that leaves open."
+    said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {beyond}"] if silent else []
     if unseen:
         said.append(f"No patient of the model had {', '.join(unseen)}; {stands} {_it(unseen)}.")
     return tuple(said)
@@ -357,8 +401,11 @@ def say_explained(
     ratio: str,
     interval: tuple[float, float],
     noisy: bool = False,
+    entry: DictionaryEntry | None = None,
+    by: str = "",
 ) -> Explanation:
-    """An explanation by what attributes move, from the mean patient's risk to this one's."""
+    """An explanation by what attributes move, from the mean patient's risk to this one's; `entry` says what classes
+    mean, and `by` by which time the event is predicted."""
     base, end = ends
     prediction: Value
     chances: tuple[float, ...] = ()
@@ -369,8 +416,9 @@ def say_explained(
         base = base if place else 1 - base
         within = f"; {say_risk_interval(interval)}{', noise included' if noisy else ''}"
         interval = interval if place else (1 - interval[1], 1 - interval[0])
-        risk = f"{'' if place else f'{label(classes[1])}: '}{say_risk(end)}{within}"
-        begin = f"{target} = {label(prediction)} ({risk}; {say_risk(ends[0])} for an average patient)."
+        risk = f"{'' if place else f'{say_value(classes[1], entry)}: '}{say_risk(end)}{within}"
+        said = say_value(prediction, entry)
+        begin = f"{target} = {said}{by} ({risk}; {say_risk(ends[0])} for an average patient)."
     else:
         prediction, chance = end, None
         within = f"95% interval of the mean {say_number(interval[0])} to {say_number(interval[1])}; "
@@ -378,7 +426,7 @@ def say_explained(
     lines = [
         f"{number}. {one.condition}: "
         + (
-            f"multiplies the {ratio.removesuffix(' ratio')} by {math.exp(min(one.moved or 0.0, 700.0)):.2f}."
+            f"multiplies the {ratio.removesuffix(' ratio')} by {_say_times(one.moved or 0.0)}."
             if ratio
             else f"adds {one.moved or 0.0:+.3g}."
         )

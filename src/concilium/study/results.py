@@ -154,13 +154,16 @@ RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", 
 @dataclass(frozen=True)
 class StudyResults:
     """A study's fitted model with its figures, and the terms that hospitals agreed to, byte for byte (their hash is the
-    study's id on the card); `files` are those written, by name: none where no folder was given."""
+    study's id on the card); `files` are those written, by name: none where no folder was given. `differences` are how
+    hospitals' tables differ as mistakes do, where the release shows no single hospital: they are for whoever ran this
+    simulation, who has the tables, and stand in no file."""
 
     study: Study
     model: Method[Any]
     metrics: dict[str, Any]
     terms: bytes
     files: Mapping[str, Path] = field(default_factory=dict)
+    differences: Sequence[str] = ()
 
     @property
     def card(self) -> Card:

@@ -207,7 +207,7 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
     positive = study.find_positive(classes)
     _warn_of_deltas(study, tables, warn)
     differences = _find_differences(study, tables)
-    faults = [*_find_faults(study, tables), *(() if shows_single_sites(study) else differences)]
+    faults = [*(() if shows_single_sites(study) else differences), *_find_faults(study, tables)]
     for fault in faults[:MOST_FAULTS]:
         warn(fault)
     if len(faults) > MOST_FAULTS:
@@ -248,8 +248,10 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
         metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
     if table is None and shows_single_sites(study):
         table = count_predictions([one for result in results for one in result.predictions], positive)
-    raise_alarms(model, metrics, differences if shows_single_sites(study) else [], table)
-    return StudyResults(study, model, metrics, find_terms(work.journal("model"), model.card.study))
+    shown, unshown = (differences, []) if shows_single_sites(study) else ([], differences)
+    raise_alarms(model, metrics, shown, table)
+    terms = find_terms(work.journal("model"), model.card.study)
+    return StudyResults(study, model, metrics, terms, differences=unshown)
 
 
 def _warn(text: str) -> None:

@@ -84,6 +84,11 @@ class SeveralResults:
         return [f"{method}: {alarm}" for method, one in self.results.items() for alarm in one.alarms]
 
     @property
+    def differences(self) -> list[str]:
+        """How hospitals' tables differ, of every method whose release shows no single hospital; each once."""
+        return list(dict.fromkeys(one for result in self.results.values() for one in result.differences))
+
+    @property
     def metrics(self) -> dict[str, Any]:
         """metrics.json: a row for each method, and the pick."""
         plan = plan_several(self.study.several)

@@ -403,7 +403,7 @@ class Study(About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] {found[0]} is for measuring through the gate: classes predicted from tables, "
                 "with holdout or since, and without simulation = true"
             )
-        if self.method_type.follows_time:
+        if self.follows_time:
             raise StudyError(
                 f"{self.path}: [evaluate] of {self.method!r} counts who was censored, at hospitals: write holdout = "
                 "0.3, or measure the model at another hospital by `concilium evaluate`"
@@ -424,7 +424,7 @@ class Study(About, frozen=True, kw_only=True):
 
     def _check_measuring(self, evaluate: Evaluate) -> None:
         """What measuring through the gate needs."""
-        if self.method_type.follows_time and evaluate.simulation:
+        if self.follows_time and evaluate.simulation:
             raise StudyError(
                 f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
                 "censored; take the line out"
@@ -462,7 +462,7 @@ class Study(About, frozen=True, kw_only=True):
                 f'{self.path}: [evaluate] through the gate leaves single hospitals out, leave_out = "site", and '
                 "compares no ways of learning: bands go by numbers of patients, and the others by all records"
             )
-        if self.method_type.follows_time and self.parameters.get("at") is None:
+        if self.follows_time and self.parameters.get("at") is None:
             raise StudyError(
                 f"{self.path}: [evaluate] leave_out of {self.method!r} needs one horizon for all folds: write "
                 f"at = 365, say, under [{self.method}]"
@@ -494,7 +494,7 @@ class Study(About, frozen=True, kw_only=True):
             return False
         if self.elsewhere or evaluate.simulation is False or evaluate.since is not None:
             return True
-        if self.method_type.follows_time:  # who was censored counts by how others fared
+        if self.follows_time:  # who was censored counts by how others fared
             return True
         if any(hospital.encounters for hospital in self.hospitals):  # whom only the site knows again
             return True
@@ -553,6 +553,11 @@ class Study(About, frozen=True, kw_only=True):
         """The class of its method."""
         method: type[Method[Any]] = load(METHODS[self.method])
         return method
+
+    @property
+    def follows_time(self) -> bool:
+        """Whether it predicts risks by a horizon, of patients who were followed for different times."""
+        return self.method_type.follows_time or self.parameters.get("at") is not None
 
     @property
     def release(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError
-from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval
+from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
 from concilium.models.intervals import Interval, log_odds_interval
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw, draw_frame
 from concilium.models.prediction import AnySeries, lay_out_courses
@@ -303,9 +303,10 @@ def _say_numbers(rule: FoundRule, body: DiscoveryBody) -> str:
         return f"{said} have one of this form"
     said += " fulfil it" if body.window is not None else " have it"
     if rule.odds is not None and rule.odds_interval is not None:
-        said += f"; odds ratio {rule.odds:.2f} ({rule.odds_interval[0]:.2f} to {rule.odds_interval[1]:.2f})"
+        between = " to ".join(map(say_odds, rule.odds_interval))
+        said += f"; odds ratio {say_odds(rule.odds)} ({between})"
         if rule.weight is not None:
-            said += f", with the others {math.exp(rule.weight):.2f}"
+            said += f", with the others {say_odds(math.exp(rule.weight))}"
     return said
 
 
@@ -517,7 +518,8 @@ def _say_reasons(reasons: list[Reason]) -> list[str]:
         share = reason.support or 0.0
         like = 1 - share if reason.condition.startswith("not: ") else share
         lines.append(
-            f"{place}. {reason.condition}: odds ratio {math.exp(reason.moved or 0.0):.2f} ({like:.0%} of patients)."
+            f"{place}. {reason.condition}: odds ratio {say_odds(math.exp(reason.moved or 0.0))} "
+            f"({like:.0%} of patients)."
         )
     if rest := len(reasons) - min(len(telling), MOST_SHOWN):
         lines.append(f"{rest} more, {'which says' if rest == 1 else 'each of which says'} less.")

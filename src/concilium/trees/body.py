@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.follow_up import Followed
 from concilium.models.intervals import CHOSEN, Interval, Z, share_interval
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, choose_one
@@ -88,8 +89,14 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         if self.attribute is None:
             return []
         edges = body.say_edges(self.attribute)
+        # Where no branch is for missing values, they go with those that no branch names.
+        elsewhere = edges is None and all(branch.value is not None for branch in self.branches)
         return [
-            (node, _say_branch(self.attribute, values, edges, rest)) for node, values, rest in self.groups
+            (
+                node,
+                _say_branch(self.attribute, [*values, None] if rest and elsewhere else values, edges, rest),
+            )
+            for node, values, rest in self.groups
         ]
 
 
@@ -102,6 +109,7 @@ class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     bins: dict[str, list[float]]
     decided: Decided | None = None
     dates: list[str] = []
+    followed: Followed | None = None
 
     def tree(self, nodes: list[TreeNode], decided: Decided | None = None) -> TreeBody:
         """These nodes as a tree of its own."""

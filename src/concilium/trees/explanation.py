@@ -27,6 +27,12 @@ from concilium.trees.settling import find_path, mix_shares, spread
 NO_QUESTION = "asks nothing about the patient."
 NOTHING_ENTERED = "The model asks for nothing that was entered: this is the share among all its patients."
 NOISE = "All counts have noise added, which protects single patients; the interval includes it."
+OF_AVERAGE = (
+    "The interval is about the average of such patients. The probability of this one may lie outside it."
+)
+OF_EVERYONE = (
+    "The interval is about the average of all patients. The probability of this one may lie outside it."
+)
 UNKNOWN_NOISE = (
     "All counts have noise added, and this model file does not say how much: there is no interval."
 )
@@ -65,7 +71,8 @@ def explain(
     interval = (
         body.nodes[path[-1]].find_interval(best, chosen=path[-1] > 0) if tells_noise(body, noisy) else None
     )
-    first = f"{body.target} = {named} ({_say_share(shares[-1], patients, interval, noisy)})."
+    everyone = path[-1] == 0
+    first = f"{body.target} = {named} ({_say_share(shares[-1], patients, interval, noisy, everyone)})."
     why = say_reasons(named, reasons, noisy) or ([] if notes else [f"The model {NO_QUESTION}"])
     return Explanation(
         target=body.target,
@@ -75,7 +82,13 @@ def explain(
         patients=patients,
         reasons=tuple(reasons),
         notes=notes,
-        sentences=(first, *why, *notes, *say_noise(interval, noisy)),
+        sentences=(
+            first,
+            *_say_average(interval, everyone=everyone),
+            *why,
+            *notes,
+            *say_noise(interval, noisy),
+        ),
         chances=tuple(class_shares(counts[-1])),
         interval=interval,
     )
@@ -89,6 +102,11 @@ def tells_noise(body: TreeBody, noisy: bool) -> bool:
 def say_noise(interval: Interval | None, noisy: bool) -> list[str]:
     """What must be said of noise, if there is any."""
     return [] if not noisy else [NOISE] if interval is not None else [UNKNOWN_NOISE]
+
+
+def _say_average(interval: Interval | None, *, everyone: bool) -> list[str]:
+    """What the interval of a leaf is about, if there is one; of the root it is about `everyone`."""
+    return [] if interval is None else [OF_EVERYONE if everyone else OF_AVERAGE]
 
 
 def _say_share(
@@ -136,7 +154,10 @@ def _explain_partly(
         )
         for (before, _, _), (after, _, name) in pairwise(steps)
     ]
-    absent = [name for name in order if name not in patient and _is_met(body, resting, name)]
+    path = find_path(body, patient, dictionary)
+    following = next(body.nodes[node].attribute for node in path if body.nodes[node].attribute not in patient)
+    met = (name for name in order if name not in patient and _is_met(body, resting, name))
+    absent = sorted(met, key=lambda name: name != following)
     weighed = "; the answer is weighed over what the model's patients have there" if known else ""
     notes = (
         f"Not entered, and so not counted for or against: {', '.join(absent)}{weighed}. Measure {absent[0]} first.",
@@ -160,6 +181,7 @@ def _explain_partly(
         notes=notes,
         sentences=(
             first,
+            *_say_average(interval, everyone=whole == 0),
             *(say_reasons(named, reasons, noisy) or [NOTHING_ENTERED]),
             *notes,
             *say_noise(interval, noisy),
@@ -286,6 +308,8 @@ def explain_votes(
     risk = find_risk(place)
     about = [] if risk is None else [_say_risk(named, voice.target, risk)]
     counted = "" if voice.patients is None else f" of {voice.patients}"
+    why = say_reasons(heard, voice.reasons) or ([] if voice.notes else [f"It {NO_QUESTION}"])
+    colon = ":" if why else "."
     return Explanation(
         target=voice.target,
         prediction=called,
@@ -301,14 +325,15 @@ def explain_votes(
                 [
                     f"For {named}: {_name_experts(agree) if agree else 'nobody'}{others}",
                     f"Expert {speaker}, which knows most patients like this one, says {heard} "
-                    f"({say_share(voice.probability or 0.0)}{counted} in its sample):",
+                    f"({say_share(voice.probability or 0.0)}{counted} in its sample){colon}",
                 ]
                 if len(votes) > 1
                 else [
-                    f"The expert says {heard} ({say_share(voice.probability or 0.0)}{counted} in its sample):"
+                    f"The expert says {heard} "
+                    f"({say_share(voice.probability or 0.0)}{counted} in its sample){colon}"
                 ]
             ),
-            *(say_reasons(heard, voice.reasons) or ([] if voice.notes else [f"It {NO_QUESTION}"])),
+            *why,
             *voice.notes,
             f"{how} Samples have many more positive patients than a hospital has." if len(votes) > 1 else how,
         ),

@@ -18,11 +18,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
 from concilium.models.intervals import Interval, Z, log_odds_interval, share_interval
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.private_start import plan_start, start, states_attributes
+from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import (
     LEFT_OUT_FIRST,
     PERCENT_LEFT_OUT,
@@ -64,6 +66,7 @@ from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
 
 REASONS_SHOWN = 8
+MOST_NAMED = 10
 INDEPENDENT = (
     "The risk takes attributes as independent. Where they repeat each other, it is too extreme: the interval reaches "
     "to the risk if they all said the same."
@@ -119,7 +122,14 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         )
         evidence: NDArray[np.float64] = np.log(moved / shares)
         evidence[0] = 0  # who is at the root still has told nothing
+        evidence[~self.speaks(number)] = 0
         return evidence
+
+    def speaks(self, number: int) -> NDArray[np.bool_]:
+        """For every node of an attribute's tree whether more patients are counted there than noise alone would be."""
+        nodes = self.attributes[number]
+        found = [sum(node.counts) > Z * math.sqrt(node.variance * len(self.classes)) for node in nodes]
+        return np.array(found)
 
     def find_interval(self, reached: Sequence[int], best: int) -> Interval:
         """The 95 % interval of a class, for a patient who reaches these nodes (0: of none), by the delta method.
@@ -205,7 +215,7 @@ class _Logarithms(NamedTuple):
 
 @documented
 @dataclass(eq=False, repr=False)
-class NaiveBayes(TreeMethod[NaiveBayesBody]):
+class NaiveBayes(TreeMethod[NaiveBayesBody], RiskByHorizon[NaiveBayesBody]):
     """`NaiveBayes(target="death", release="private", epsilon=0.1, values={...}, bins={...}).fit(house)`."""
 
     method: ClassVar[str] = "naive-bayes"
@@ -216,6 +226,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     body_type: ClassVar[type[NaiveBayesBody]] = NaiveBayesBody
 
     _: KW_ONLY
+    time: Time = "time"
+    at: RiskHorizon = None
     min_cell: Annotated[
         int,
         Parameter(
@@ -250,7 +262,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
     def budget(self) -> TreeBudget:
         return TreeBudget(self.rho_of_fit, depth=1)
 
-    def plan(self) -> Plan:
+    def plan_learning(self) -> Plan:
         if not self.way_out.bounded:
             tables = PlannedQuestion("counts", None, "counts of all attributes")
             chances = PlannedQuestion(
@@ -266,7 +278,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody]):
         note = f"class tables of all {known} attributes, once".replace("  ", " ")
         return Plan("rho", (*plan_start(self), PlannedQuestion("counts", self.rho_of_fit, note)))
 
-    def converse(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
+    def converse_known(self, partners: Partners) -> Conversation[Learned[NaiveBayesBody]]:
         if self.way_out.bounded:
             return self._converse_privately(partners)
         return self._converse_plainly()
@@ -490,10 +502,10 @@ def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
 def _tell_shares(body: NaiveBayesBody, counts: Sequence[int], variance: float = 0.0) -> str:
     """Class shares in words, with the number of patients; of no more patients than the noise of their counts, none."""
     everyone = sum(counts)
+    if variance and everyone <= Z * math.sqrt(variance * len(counts)):
+        return "no more patients than noise"
     if not everyone:
         return "nobody"
-    if everyone <= Z * math.sqrt(variance * len(counts)):
-        return "no more patients than noise"
     shares = (
         f"{label(name)} {say_share(count / everyone)}"
         for name, count in zip(body.classes, counts, strict=True)
@@ -516,6 +528,7 @@ def explain_evidence(
     It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
     strongest first.
     """
+    reached = [node if body.speaks(number)[node] else 0 for number, node in enumerate(reached)]
     evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
     start = np.log(body.class_shares)
     end = start + sum(evidence, np.zeros_like(start))
@@ -536,7 +549,7 @@ def explain_evidence(
                 patients=sum(nodes[reached[number]].counts),
             )
         )
-    notes = _say_silent(body, reached, patient)
+    notes = _say_silent(body, reached, patient, noisy)
     named, patients = label(words.classes[best]), sum(body.counts)
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
@@ -570,7 +583,9 @@ def explain_evidence(
     )
 
 
-def _say_silent(body: NaiveBayesBody, reached: Sequence[int], patient: Mapping[str, Any]) -> tuple[str, ...]:
+def _say_silent(
+    body: NaiveBayesBody, reached: Sequence[int], patient: Mapping[str, Any], noisy: bool
+) -> tuple[str, ...]:
     """Which attributes say nothing here, and why."""
     silent = [name for name, node in zip(body.names, reached, strict=True) if not node]
     absent = [name for name in silent if name not in patient]
@@ -578,10 +593,14 @@ def _say_silent(body: NaiveBayesBody, reached: Sequence[int], patient: Mapping[s
     unseen = [name for name in silent if name in patient and patient[name] is not None]
     told = []
     if absent:
-        told.append(f"Not entered, and so not counted for or against: {', '.join(absent)}.")
-    if missing:
+        told.append(f"Not entered, and so not counted for or against: {name_some(absent, MOST_NAMED)}.")
+    if noisy and (hidden := [*unseen, *missing]):
+        told.append(
+            f"Not counted, since noise hides whether any patient of the model was like that: {', '.join(hidden)}."
+        )
+    elif missing:
         told.append(f"Missing, which no patient of the model had, and so not counted: {', '.join(missing)}.")
-    if unseen:
+    if unseen and not noisy:
         told.append(
             f"No patient of the model had the value given for {', '.join(unseen)}: it is not counted."
         )
@@ -595,7 +614,7 @@ def _say_evidence(named: str, reasons: Sequence[Reason], noisy: bool) -> list[st
     if rest:
         moved = say_moved(named, say_risk(rest[0].before or 0.0), say_risk(rest[-1].after or 0.0))
         lines.append(
-            f"{len(rest)} more attribute{'' if len(rest) == 1 else 's'}, each of which says less: {moved}."
+            f"{len(rest)} more attribute{', which' if len(rest) == 1 else 's, each of which'} says less: {moved}."
         )
     return lines
 

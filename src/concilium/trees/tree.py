@@ -18,6 +18,7 @@ from concilium.models.explanation import Explanation
 from concilium.models.grid import CUTOFFS
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients
+from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import PERCENT_LEFT_OUT
 from concilium.parameters import MOST_COUNTED, Parameter, choice, flag, number, whole
 from concilium.privacy.accounting import Plan
@@ -90,7 +91,7 @@ GrowthName = Annotated[
 
 @documented
 @dataclass(eq=False, repr=False)
-class DecisionTree(TreeMethod[TreeBody]):
+class DecisionTree(TreeMethod[TreeBody], RiskByHorizon[TreeBody]):
     """`DecisionTree(target="death", query="age > 20").fit(house)`."""
 
     method: ClassVar[str] = "tree"
@@ -100,6 +101,8 @@ class DecisionTree(TreeMethod[TreeBody]):
     memory_share: ClassVar[float] = 0.25  # a code of each attribute, and one node, whose text is longer
 
     _: KW_ONLY
+    time: Time = "time"
+    at: RiskHorizon = None
     growth: GrowthName = "readable"
     max_depth: Annotated[
         int | Literal["all"] | None,
@@ -176,10 +179,10 @@ class DecisionTree(TreeMethod[TreeBody]):
                 "where counts cannot be told from noise"
             )
 
-    def plan(self) -> Plan:
+    def plan_learning(self) -> Plan:
         return private_tree.plan(self) if self.way_out.bounded else plain_tree.plan(self)
 
-    def converse(self, partners: Partners) -> Conversation[Learned[TreeBody]]:
+    def converse_known(self, partners: Partners) -> Conversation[Learned[TreeBody]]:
         if self.way_out.bounded:
             return private_tree.converse(self, partners)
         return plain_tree.converse(self, partners)

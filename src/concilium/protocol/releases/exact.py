@@ -36,7 +36,7 @@ class Exact(Release):
     added_below: ClassVar[bool] = True
 
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
-        cohort = context.view.select(question.query, question.target)
+        cohort = question.select(context.view)
         cohort = context.divide(envelope.study, question, cohort, context.policy.minimum_patients)
         if isinstance(question, Gathered):
             reply = question.compute(cohort)

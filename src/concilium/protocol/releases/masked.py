@@ -47,7 +47,7 @@ class Masked(Release):
             raise MessageError(f"a question of kind {question.kind!r} has no answer under masks")
         context.memberships.check(context.studies.at(envelope.study).manifest)
         # A number of the house's choosing here would be felt along until it told the count behind it.
-        cohort = context.view.select(question.query, question.target).telling_all(
+        cohort = question.select(context.view).telling_all(
             context.policy.branch_floor, context.policy.support
         )
         cohort = context.divide(envelope.study, question, cohort, context.policy.minimum_patients)
@@ -66,7 +66,7 @@ class Masked(Release):
 
     def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
         """The patients asked about, whether or not there are enough; of what has a price so many rows of each."""
-        return context.view.select(question.query, question.target).telling_all(context.policy.branch_floor)
+        return question.select(context.view).telling_all(context.policy.branch_floor)
 
     def find_least(self, context: SiteContext) -> int:
         """How many patients either side of a division must have, or nobody is held out."""

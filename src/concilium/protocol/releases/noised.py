@@ -48,7 +48,7 @@ class Noised(Release):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
         price = question.noise.price
         context.ledger.check_room(price, "epsilon")
-        cohort = context.view.each_by_itself.select(question.query, question.target).telling_all()
+        cohort = question.select(context.view.each_by_itself).telling_all()
         words = question.compute(cohort).astype(np.int64)
 
         def let_out() -> Sum:

@@ -45,14 +45,14 @@ class Private(Masked):
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if isinstance(question, Gathered) and not question.of_patients:
             context.memberships.check(context.studies.at(envelope.study).manifest)
-            reply = question.compute(context.view.each_by_itself.select("", ""))
+            reply = question.compute(question.see(context.view.each_by_itself).select("", ""))
             return context.charge(envelope, 0, Cost(Fraction(0), Fraction(0), "rho"), lambda: reply)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'private'")
         return super().answer(context, envelope, question)
 
     def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
-        return context.view.read_alone(encounters).select(question.query, question.target).telling_all()
+        return question.select(context.view.read_alone(encounters)).telling_all()
 
     def find_least(self, context: SiteContext) -> int:
         return 0

@@ -45,7 +45,7 @@ class Shared(Release):
         if not isinstance(question, Randomised):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as {self.name!r}")
         context.ledger.check_room(question.price, "epsilon")
-        cohort = context.view.select(question.query, question.target).telling_all()
+        cohort = question.select(context.view).telling_all()
         numbers = question.count(cohort)
 
         def let_out() -> msgspec.Struct:

@@ -1,0 +1,193 @@
+"""Sentences that were false or could not be read when answers were read aloud, each with what it was."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import concilium as cc
+from concilium.models.explanation import OPEN, Explanation, say_open
+from concilium.shapes.reading import list_rows
+from concilium.trees.explanation import OF_AVERAGE, OF_EVERYONE
+from contract.patients import BUDGET, EVERYONE, SCHEMA, VALUES
+from contract.test_answers import PATIENT
+from contract.test_contract import fitted
+
+
+def test_a_private_rulefit_lists_no_line_that_says_nothing():
+    """It listed "smoker = n: odds ratio 1.00", and odds ratios of attributes whose shapes noise hides."""
+    model = fitted("rulefit", "private")[0]
+    hidden = {shape.attribute for shape in model.shapes() if shape.hidden}
+    for row in EVERYONE[:40]:
+        said = str(model.explain({name: value for name, value in row.items() if name != "y"}))
+        lines = re.findall(r"^\d+\. (\w+) .*: odds ratio (\S+)\.$", said, re.M)
+        assert not {name for name, _ in lines} & hidden
+        assert not {odds for _, odds in lines} & {"0.99", "1.00", "1.01"}
+        if hidden & set(row):
+            assert "Noise hides what these do: " in said
+
+
+def test_private_shapes_list_no_curve_that_noise_hides():
+    """It listed "smoker = non-smoker: odds ratio 1.01" of a curve whose band holds 1 everywhere."""
+    model = fitted("shapes", "private")[0]
+    rows = list_rows(model.body, {})
+    seen = {row.term for row in rows if not row.low <= 1 <= row.high}
+    for row in EVERYONE[:20]:
+        said = str(model.explain({name: value for name, value in row.items() if name != "y"}))
+        assert set(re.findall(r"^- (\w+) (?:=|is) ", said, re.M)) <= seen
+
+
+@pytest.mark.parametrize("case", [("tree", "exact"), ("tree", "private"), ("voting-trees", "masked")])
+def test_a_tree_says_what_its_interval_is_about(case):
+    """Its interval held the risk of a single patient in half of the cases: it is that of a mean."""
+    model = fitted(*case)[0]
+    assert OF_AVERAGE in model.explain(PATIENT).sentences
+    assert OF_EVERYONE in model.explain({}).sentences
+
+
+def test_a_tree_says_similar_of_a_part_of_its_patients_only():
+    """Of a patient who lacks the first value asked for it said "63% of 569 similar patients": those were all."""
+    draw = np.random.default_rng(1)
+    rows = [{"age": int(age), "y": int(age > 50)} for age in draw.integers(20, 90, 200)]
+    said = str(cc.DecisionTree("y").fit([cc.Records.from_rows(rows)]).explain({"age": None}))
+    assert "of all 200 patients" in said
+    assert "similar" not in said
+    assert OF_EVERYONE in said
+
+
+def test_a_tree_asks_first_for_what_it_asks_next():
+    """Of a patient of 70 it said "Measure lactate first", which it asks of younger patients at first."""
+    ill = {(30, 0): 0, (30, 1): 16, (70, 0): 24, (70, 1): 40}  # of 40 patients, by age and a or b
+    rows = [
+        {
+            "age": age,
+            "a": one if age == 30 else other,
+            "b": other if age == 30 else one,
+            "y": int(place < few),
+        }
+        for (age, one), few in ill.items()
+        for place in range(40)
+        for other in (0, 1)
+    ]
+    tree = cc.DecisionTree("y", growth="id3").fit([cc.Records.from_rows(rows, schema={"age": "number"})])
+    for age, first in ((30, "a"), (70, "b")):
+        assert f"Measure {first} first." in str(tree.explain({"age": age}))
+
+
+def test_an_interval_of_nearly_everything_is_said_to_be_that():
+    """It said "died (60% of about 10 similar patients; 95% interval 0% to 100%)", and went on as if it knew."""
+    plain = Explanation("y", "died", 0.6, (), ("y = died (60%).",), interval=(0.05, 0.9))
+    assert say_open(plain).sentences == ("y = died (60%).", OPEN)
+    narrow = Explanation("y", "died", 0.6, (), ("y = died (60%).",), interval=(0.5, 0.7))
+    assert say_open(narrow) == narrow
+
+
+def test_odds_ratios_without_end_are_not_spelt_out():
+    """A regression of separated outcomes multiplied odds by a number of 300 digits, and was sure of its risk."""
+    draw = np.random.default_rng(2)
+    rows = [
+        {"group": group, "z": float(draw.normal()), "y": int(group == "c" or draw.random() < 0.3)}
+        for group in draw.choice(["a", "b", "c"], 300).tolist()
+    ]
+    model = cc.Regression("y", positive=1, release="exact").fit([cc.Records.from_rows(rows)])
+    said = model.explain({"group": "c", "z": 0.0})
+    assert not re.search(r"\d{7}", str(said) + model.text())
+    assert "No finite coefficient fits group = c, by which the outcome separates." in str(said)
+    assert said.interval == (0.0, 1.0)
+    assert OPEN in said.sentences
+
+
+def test_a_value_that_noise_hides_is_not_counted():
+    """One unknown ward widened the interval of a private naive Bayes from 84-95 % to 2-99.8 %."""
+    model = fitted("naive-bayes", "private")[0]
+    known = {"age": 71.5, "ward": "c"}
+    other, without = model.explain({**known, "sex": "x"}), model.explain(known)
+    assert "noise hides whether any patient of the model was like that: sex" in str(other)
+    assert other.interval == without.interval
+    assert other.probability == without.probability
+    full = {**known, "sex": "x", "pressure": 110.0}
+    (share,) = model.predict_proba([full])
+    assert max(share) == pytest.approx(model.explain(full).probability)
+
+
+def test_values_of_a_course_that_are_hardly_plausible_are_named():
+    """A temperature of 103 degrees, in another unit, raised the risk without a word."""
+    model = fitted("experts", "private")[0]
+    course = {"age": [60.0] * 3, "pressure": [120.0] * 3}
+    assert "hardly plausible" not in str(model.explain(course))
+    assert "age = 300 is hardly plausible" in str(model.explain({**course, "age": [60.0, 300.0, 60.0]}))
+
+
+def test_a_survival_answer_begins_with_the_time():
+    """A Cox regression said "y = yes (96 %)", and after ten reasons by when."""
+    first = fitted("cox", "exact")[0].explain(PATIENT).sentences[0]
+    assert re.match(r"y = (yes|no) by pressure = \d+", first)
+
+
+def test_a_curve_of_nobody_is_no_answer():
+    """A private curve said "above 99.9%" of a ward that nobody was in, by the noise of its counts."""
+    draw = np.random.default_rng(4)
+    rows = [
+        {"ward": str(draw.choice(["a", "b"])), "pressure": float(draw.integers(1, 90)), "y": str(y)}
+        for y in draw.choice(["no", "yes"], 600)
+    ]
+    sites = [
+        cc.Site(str(p), cc.Records.from_rows(rows[p::3], schema=SCHEMA_OF_WARDS), BUDGET) for p in range(3)
+    ]
+    model = cc.SurvivalCurve(
+        "y",
+        "pressure",
+        positive="yes",
+        by="ward",
+        release="private",
+        epsilon=4.0,
+        grid=[20.0, 40.0, 60.0],
+        values={"ward": ["a", "b", "c"], "y": VALUES["y"]},
+    ).fit(sites)
+    said = model.explain({"ward": "c"})
+    assert "There is no curve for ward = c: the answer is about all patients." in said.sentences
+    assert said.probability == model.explain({}).probability
+    assert re.search(r"ward = c .*hidden by noise", model.text())
+
+
+SCHEMA_OF_WARDS = {name: kind for name, kind in SCHEMA.items() if name in ("ward", "pressure", "y")}
+
+
+def test_experts_without_a_reason_promise_none():
+    """ "Expert 1 says survived (75% of 132 in its sample):" stood before nothing."""
+    draw = np.random.default_rng(3)
+    rows = [
+        {"age": int(age), "y": int(draw.random() < (age > 70) * 0.04)} for age in draw.integers(20, 90, 2000)
+    ]
+    model = cc.VotingTrees("y", 1).fit([cc.Records.from_rows(rows)])
+    assert model.body.negatives is not None
+    said = model.explain({})
+    (line,) = (sentence for sentence in said.sentences if "in its sample" in sentence)
+    assert line.endswith("in its sample).")
+
+
+def test_what_to_measure_next_would_change_something():
+    """ "The above 99.9% could become above 99.9% to above 99.9%." was a reason to measure."""
+    for release in ("exact", "private"):
+        model = fitted("consultation", release)[0]
+        for row in EVERYONE[:30]:
+            said = str(model.explain({"age": row["age"] or 50.0, "sex": row["sex"]}))
+            for low, high in re.findall(r"could become (.*) to (.*)\.$", said, re.M):
+                assert low != high
+
+
+def test_two_students_that_disagree_are_said_to():
+    """Reasons that added up to a severity below the alarm stood under an alarm."""
+    model = fitted("experts", "private")[0]
+    seen = set()
+    for age in np.linspace(20, 90, 15):
+        for pressure in np.linspace(80, 160, 9):
+            said = model.explain({"age": [age] * 3, "pressure": [pressure] * 3})
+            (readable,) = re.findall(r"The readable student: severity = ([\d.]+)", str(said))
+            differ = (float(readable) > model._student.alarm) != said.prediction
+            if abs(float(readable) - model._student.alarm) > 0.01:  # it is printed with few digits
+                assert ("By the readable student alone there would be" in str(said)) == differ
+                seen.add(differ)
+    assert False in seen
