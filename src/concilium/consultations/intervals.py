@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from concilium.trees.body import BEFOREHAND
 
@@ -55,10 +55,18 @@ def find_interval(
 
 def draw_counts(counts: Table, deviations: Table) -> Table:
     """Draws [draw, row, class] of normal laws that are cut at zero."""
-    below = ndtr(-counts / np.maximum(deviations, 1e-9))
+    places, shares = _tabulate_normal()
+    below = np.interp(-counts / np.maximum(deviations, 1e-9), places, shares)
     uniform = _draw_uniform(counts.size).reshape(DRAWS, *counts.shape)
-    drawn: Table = counts + deviations * ndtri(below + uniform * (1 - below))
+    drawn: Table = counts + deviations * np.interp(below + uniform * (1 - below), shares, places)
     return np.maximum(drawn, 0)
+
+
+@cache
+def _tabulate_normal() -> tuple[Table, Table]:
+    """The normal law from -6 to 6: places, and the share below each."""
+    places = np.linspace(-6, 6, 2401)
+    return places, np.array([NormalDist().cdf(place) for place in places])
 
 
 @cache

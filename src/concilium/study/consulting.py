@@ -139,5 +139,5 @@ def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, D
 
         study = Study.read(path, elsewhere=elsewhere)
         grid, named = _list_named(study, _take_consultation(study, study.open_method()))
-        entries = study.dictionary.entries
+        entries = dict(study.dictionary.entries)
     return {name: entries.get(name) for name in (*grid, *(one for one in named if one not in grid))}
