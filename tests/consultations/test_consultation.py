@@ -396,5 +396,5 @@ def test_draws_of_counts_have_the_law_of_a_normal_that_is_cut_at_zero():
         law = truncnorm(-mean / deviation, np.inf, mean, deviation)
         levels = [0.025, 0.25, 0.5, 0.75, 0.975]
         np.testing.assert_allclose(
-            np.quantile(drawn[:, *place], levels), law.ppf(levels), atol=0.12 * deviation
+            np.quantile(drawn[:, *place], levels), law.ppf(levels), atol=0.02 * deviation
         )

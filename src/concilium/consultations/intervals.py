@@ -71,7 +71,9 @@ def _tabulate_normal() -> tuple[Table, Table]:
 
 @cache
 def _draw_uniform(many: int) -> Table:
-    drawn = np.random.default_rng(35).random((DRAWS, many))
+    """Each column has every part of 0 to 1 once, in an order of its own."""
+    parts = np.tile((np.arange(DRAWS) + 0.5) / DRAWS, (many, 1))
+    drawn: Table = np.ascontiguousarray(np.random.default_rng(35).permuted(parts, axis=1).T)
     drawn.setflags(write=False)
     return drawn
 
