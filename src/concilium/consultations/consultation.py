@@ -68,6 +68,7 @@ from concilium.trees.schemas import (
 from concilium.trees.settling import find_path
 
 USUAL_GRID = ("age", "sex")
+LEAST_NOISE = 1e-9  # of counts that have noise, and are drawn to what cells have in common
 
 
 def _read_month(value: Any) -> str:
@@ -333,18 +334,12 @@ class Consultation(TreeMethod[CubeBody]):
         stated = round_rows(body.tabulate(chosen, body.estimated))
         measured = np.rint(body.tabulate(chosen, body.measured)).astype(np.int64)
         learned = make_body(body.target, body.query, schema, stated, measured, 0 if body.variance else 1)
-        cells = len(body.find_cells(chosen))
-        of_classes = cells * body.variance / body.precision
-        trees = []
-        for place, nodes in enumerate(learned.attributes):
-            inside = body.sizes[spanned[place]] if place < len(spanned) else 1
-            of_values = of_classes / inside if place < len(spanned) else cells * body.variance
-            trees.append(
-                [
-                    msgspec.structs.replace(node, variance=of_values if number else of_classes)
-                    for number, node in enumerate(nodes)
-                ]
-            )
+        # What noise leaves of a count is in the estimate: none is hidden as no more than noise.
+        variance = LEAST_NOISE if body.variance else 0.0
+        trees = [
+            [msgspec.structs.replace(node, variance=variance) for node in nodes]
+            for nodes in learned.attributes
+        ]
         return msgspec.structs.replace(learned, attributes=trees, decided=body.decided)
 
     def _look_up(self, patient: Mapping[str, Any]) -> tuple[MatchingPatients, Explanation, Following | None]:
