@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 class ListedRelease(NamedTuple):
     """Where a release is; whether what it lets out has a price; whether that bounds all of it (differential privacy:
-    of patients' own entries some are in the clear, whatever is paid for the others); whether models are learned by
+    of patients' own entries some are unprotected, whatever is paid for the others); whether models are learned by
     it; and whether its price is always pure epsilon."""
 
     place: str
@@ -60,6 +60,7 @@ KINDS = {
     "statistics.cox": "concilium.statistics.cox_sums:AskCox",
     "statistics.cox-cells": "concilium.statistics.cox_sums:AskCoxCells",
     "statistics.moments": "concilium.statistics.moments:AskMoments",
+    "statistics.hazards": "concilium.statistics.private_hazards:AskHazards",
     "statistics.regression": "concilium.statistics.regression_sums:AskRegression",
     "study.propose": "concilium.protocol.terms:Propose",
     "tree.schema": "concilium.protocol.schema:AskSchema",

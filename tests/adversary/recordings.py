@@ -15,7 +15,7 @@ from concilium.protocol.messages import Answer, Envelope, Refusal, open_envelope
 from concilium.protocol.questions import Question, open_question
 from concilium.registry import PROPOSED
 from concilium.rulefit import fedda
-from concilium.temporal import discovery_conversations
+from concilium.temporal import outcome_fit
 from concilium.temporal.outcome_fit import RuleEffect
 from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites, proposed_types
 
@@ -120,7 +120,7 @@ def few_rounds() -> Iterator[None]:
     patients would leave that to chance, and a kind of question with it."""
     with (
         mock.patch.dict(fedda.fit.__kwdefaults__, rounds=ROUNDS),
-        mock.patch.object(discovery_conversations, "choose_fitted", fit_all),
+        mock.patch.object(outcome_fit, "choose_fitted", fit_all),
     ):
         yield
 

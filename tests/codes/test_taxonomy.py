@@ -344,7 +344,7 @@ def test_medications_and_procedures_are_trees_of_beginnings(tmp_path):
     )
     with pytest.raises(StudyError, match="has no code of 7 characters"):
         cc.Taxonomy.read_codes(tmp_path / "procedures.csv", "icd10-pcs")
-    with pytest.raises(RecordsError, match="there is no column 'kode'"):
+    with pytest.raises(RecordsError, match="code names a column 'kode' that is not there"):
         cc.Taxonomy.read_codes(path, "atc", code="kode")
 
 

@@ -168,7 +168,7 @@ def test_attributes_of_courses_are_not_guessed():
 
 def test_shadows_of_a_private_discovery_on_series(monkeypatch):
     # Rules are fitted though none is sure to say something: so few patients would leave that to chance.
-    place = "concilium.temporal.discovery_conversations.choose_fitted"
+    place = "concilium.temporal.outcome_fit.choose_fitted"
     monkeypatch.setattr(place, lambda effects: list(range(len(effects))))
     options = {"window": "3h", "limits": 2}
     told = []

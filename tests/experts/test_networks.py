@@ -123,12 +123,11 @@ def test_every_network_learns_the_same_from_the_same_and_can_be_kept(kind):
     np.testing.assert_allclose(both[1], alone[0])
 
 
-def test_processes_train_the_same_experts_and_progress_is_told(monkeypatch):
+def test_threads_train_the_same_experts_and_progress_is_told():
     laid = lay_out(make_series(10, 4), make_task())
-    here = train_experts(laid, range(10))
-    monkeypatch.setattr(expert, "WORTH_A_PROCESS", 0.0)
+    here = train_experts(laid, range(10), workers=1)
     told = []
-    apart = train_experts(laid, range(10), on_progress=lambda ready, of: told.append((ready, of)))
+    apart = train_experts(laid, range(10), workers=4, on_progress=lambda ready, of: told.append((ready, of)))
     assert told[-1] == (10, 10)
     assert [ready for ready, _ in told] == sorted(ready for ready, _ in told)
     for one, other in zip(here, apart, strict=True):
@@ -149,7 +148,7 @@ def test_what_is_trained_is_kept_and_training_goes_on_where_it_ended(monkeypatch
     monkeypatch.setattr(expert, "_train_one", count)
     cache = SiteCache(tmp_path / "north.ledger.cache")
     with pytest.raises(KeyboardInterrupt):
-        train_experts(laid, range(10), cache)
+        train_experts(laid, range(10), cache, workers=1)
     files = sorted((tmp_path / "north.ledger.cache").iterdir())
     assert len(files) == 2
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)  # an expert is as private as its patient

@@ -233,7 +233,7 @@ def _tell_plan(plan: SharingPlan, as_json: bool) -> None:
     )
     say(
         f"epsilon = {float(plan.sharing.epsilon):g} for each event, {float(plan.agreed.pure_price):g} for every "
-        f"patient: {balance.currency} = {shown(plan.cost)}; what is in the clear has no bound"
+        f"patient: {balance.currency} = {shown(plan.cost)}; what is unprotected has no bound"
     )
     left = "no cap is set"
     if (rest := find_left(balance)) is not None:

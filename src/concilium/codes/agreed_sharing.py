@@ -18,23 +18,10 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from concilium.codes import sharing_parameters as declared
 from concilium.codes.code_design import CodeDesign, check_design
 from concilium.codes.sensitive_codes import sensitive_codes
 from concilium.codes.shared_codes import AskSharedCodes, CodesReply
-from concilium.codes.sharing_parameters import (
-    ALPHA,
-    MOST_IN_BLOCKS,
-    SINCE_FIRST,
-    Alpha,
-    Dates,
-    Digits,
-    Epsilon,
-    Headings,
-    Lengths,
-    MaxEvents,
-    ShowHidden,
-    Zeros,
-)
 from concilium.errors import ConciliumError
 from concilium.models.method import QueryText, documented
 from concilium.parameters import Parameter, choice, names, whole_number
@@ -82,10 +69,11 @@ class AgreedSharing(Proposal[_SharedBody]):
         Sequence[str],
         _list_of_codes("the codes that nobody is to learn of a patient"),
     ]
-    epsilon: Epsilon
-    max_events: MaxEvents
+    epsilon: declared.Epsilon
+    max_events: declared.MaxEvents
     block_size: Annotated[
-        int, whole_number(1, MOST_IN_BLOCKS, "a protected code mostly leaves as one of so many like it")
+        int,
+        whole_number(1, declared.MOST_IN_BLOCKS, "a protected code mostly leaves as one of so many like it"),
     ]
     hidden: Annotated[
         Sequence[str],
@@ -95,23 +83,23 @@ class AgreedSharing(Proposal[_SharedBody]):
         Sequence[str],
         _list_of_codes("protected as well, as company of sensitive ones in blocks"),
     ] = ()
-    show_hidden: ShowHidden = True
+    show_hidden: declared.ShowHidden = True
     taxonomy: Annotated[
         str,
         Parameter(
             '"icd9", "icd10" or "tree"', choice("icd9", "icd10", "tree"), "the classification of the codes"
         ),
     ] = "icd9"
-    digits: Digits = 3
-    headings: Headings = "refuse"
-    zeros: Zeros = "kept"
+    digits: declared.Digits = 3
+    headings: declared.Headings = "refuse"
+    zeros: declared.Zeros = "kept"
     tree: Annotated[
         Mapping[str, str],
         Parameter("a parent for each code", _read_tree, 'the classification itself, of taxonomy "tree"'),
     ] = field(default_factory=dict)
-    dates: Dates = SINCE_FIRST
-    alpha: Alpha = ALPHA
-    lengths: Lengths = ()
+    dates: declared.Dates = declared.SINCE_FIRST
+    alpha: declared.Alpha = declared.ALPHA
+    lengths: declared.Lengths = ()
     query: QueryText = ""
 
     @property
@@ -135,7 +123,7 @@ class AgreedSharing(Proposal[_SharedBody]):
     def plan(self) -> Plan:
         note = (
             f"the dated codes of every patient, {len(self.design.outputs) + len(self.design.never_shown)} of them "
-            "protected, all others in the clear but for those that are overwritten"
+            "protected, all others unprotected but for those that are overwritten"
         )
         return Plan("rho", (PlannedQuestion(AskSharedCodes.kind, rho_from_pure(self.pure_price), note),))
 
@@ -154,12 +142,12 @@ class AgreedSharing(Proposal[_SharedBody]):
             f"Of a protected code: any two codes that one entry could have been explain it almost equally well, one at "
             f"most {factor} times as well as the other (epsilon = {say_epsilon(float(per_event))}). Of all "
             f"{self.max_events} entries of a patient together the bound is epsilon = {whole}.",
-            "What codes in the clear say about a sensitive one is bounded by no price. The house chose the hidden "
+            "What unprotected codes say about a sensitive one is bounded by no price. The house chose the hidden "
             "codes for that, as it says; judge them.",
         )
 
     def find_reservation(self, sensitive: Sequence[str] | None) -> str | None:
-        """A house may name any codes as sensitive, and leave all others in the clear: what a policy agrees to by itself
+        """A house may name any codes as sensitive, and leave all others unprotected: what a policy agrees to by itself
         hides at least those that the policy names, or the law (sensitive_codes.py)."""
         taxonomy = check_design(self.design)
         try:

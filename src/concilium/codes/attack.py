@@ -2,12 +2,12 @@
 
 The adversary knows the mechanism, the counts of the auxiliary patients and all that was shared, and guesses among
 *all* codes, not among the sensitive ones alone: Bayes' rule with P(output | code) from the channel, and for the
-code before it P(e | O_NS) ~ P(e) * product over the patient's codes in the clear c of P(c | e) / P(c). It is
+code before it P(e | O_NS) ~ P(e) * product over the patient's unprotected codes c of P(c | e) / P(c). It is
 optimal where those codes are independent given e. What it achieves is its precision: of the guesses that name a
 code, how many are right.
 
 The attack on patients asks who has it: the probability that a patient has a sensitive code at all, from all of the
-patient's entries together, 1 minus the product over hidden entries of P(none of them | output, codes in the clear). Its
+patient's entries together, 1 minus the product over hidden entries of P(none of them | output, unprotected codes). Its
 figure is the AUC over patients, and how many of the 25 patients it is surest of have one. Beside it stands what the
 number of entries alone gives away, which no epsilon hides (`lengths` does).
 
@@ -41,7 +41,7 @@ UNSEEN = 0.5
 class SharedView:
     """What the adversary sees, in terms of k states (codes it thinks possible).
 
-    Of each event `hidden` is the place among the hidden outputs, or -1; `shown` the state of a code in the clear, or -1
+    Of each event `hidden` is the place among the hidden outputs, or -1; `shown` the state of an unprotected code, or -1
     where it is hidden or no state.
     """
 
@@ -108,7 +108,7 @@ def _find_lifts(graph: DependenceGraph) -> NDArray[np.float32]:
 
 
 def guess_events(graph: DependenceGraph, channel: NDArray[np.float64], view: SharedView) -> NDArray[np.intp]:
-    """The most likely state behind each event; a code in the clear is itself. `channel`: P(hidden output | state)."""
+    """The most likely state behind each event; an unprotected code is itself. `channel`: P(hidden output | state)."""
     guesses = view.shown.copy()
     for hidden, scores in _score_states(graph, channel, view):
         guesses[hidden] = scores.argmax(axis=1)
@@ -248,7 +248,7 @@ def guess_histories(
     channel: NDArray[np.float64],
     view: SharedView,
 ) -> NDArray[np.intp]:
-    """The most likely state behind each event given the whole history; a code in the clear is itself."""
+    """The most likely state behind each event given the whole history; an unprotected code is itself."""
     guesses = view.shown.copy()
     lengths = np.diff(view.offsets)
     owners = view.owners

@@ -12,7 +12,7 @@ without them.
 Claim. Protected: each recorded code by itself, from everybody who sees an output in Y_P, whatever else is known:
 for any two inputs x, x' and any y in Y_P, P(y | x) <= e^E P(y | x'). Cost: pure epsilon E for each event; k events
 cost k E. Assumption: the operating system's generator. Not protected: an output outside of Y_P is its input; when
-events took place, and how many; what codes in the clear say about the others, which is kept small by other means
+events took place, and how many; what unprotected codes say about the others, which is kept small by other means
 (docs/methods.md, section 7.4). p_S is rounded up to a multiple of 2^-64 and the rest is drawn without bias, so the
 ratio never exceeds e^E.
 
@@ -205,7 +205,7 @@ class Suppression:
 
     @cached_property
     def places(self) -> NDArray[np.int32]:
-        """0 for codes that are blotted out, -1 for codes in the clear."""
+        """0 for codes that are blotted out, -1 for unprotected codes."""
         places = np.full(self.size, -1, dtype=np.int32)
         places[self.protected] = 0
         return places
@@ -219,7 +219,7 @@ class Suppression:
         return (self.places[inputs] >= 0).astype(np.float64)[:, None]
 
     def find_shown(self, inputs: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The probability that each input leaves as it is, in the clear."""
+        """The probability that each input leaves as it is, unprotected."""
         return (self.places[inputs] < 0).astype(np.float64)
 
 
@@ -236,7 +236,7 @@ class CodeMechanism(Protocol):
 
     @property
     def places(self) -> NDArray[np.int32]:
-        """Negative for codes in the clear; all others leave as they are by chance at most."""
+        """Negative for unprotected codes; all others leave as they are by chance at most."""
 
     def randomize(self, codes: NDArray[np.int32]) -> NDArray[np.int32]:
         """Each code by itself."""
@@ -245,7 +245,7 @@ class CodeMechanism(Protocol):
         """P(y | x) for each input x (rows) and each hidden output y."""
 
     def find_shown(self, inputs: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The probability that each input leaves as it is, in the clear."""
+        """The probability that each input leaves as it is, unprotected."""
 
 
 def tabulate_channel(
@@ -262,6 +262,7 @@ def tabulate_channel(
 
 CODES_AT_ONCE = 1 << 18
 UNREADABLE = -1
+NOBODY: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +274,7 @@ class BlockResponse:
     protected: NDArray[np.int32]
     blocks: NDArray[np.intp]
     epsilon: Fraction
-    never_shown: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    never_shown: NDArray[np.int32] = field(default_factory=lambda: NOBODY)
 
     def __post_init__(self) -> None:
         check_size(self.block_size, len(self.protected))
@@ -286,16 +287,13 @@ class BlockResponse:
         distances: NDArray[np.float64],
         block_size: int,
         epsilon: Fraction,
-        never_shown: NDArray[np.int32] | None = None,
+        never_shown: NDArray[np.int32] = NOBODY,
     ) -> BlockResponse:
         """Blocks of the codes nearest to each, by the distances to the protected codes.
 
         There is a row for each of them, and then one for each that is never shown.
         """
-        blocks = _form_blocks(distances, block_size)
-        if never_shown is None:
-            return cls(size, protected, blocks, epsilon)
-        return cls(size, protected, blocks, epsilon, never_shown)
+        return cls(size, protected, _form_blocks(distances, block_size), epsilon, never_shown)
 
     @classmethod
     def without_blocks(cls, size: int, protected: NDArray[np.int32], epsilon: Fraction) -> BlockResponse:
@@ -333,7 +331,7 @@ class BlockResponse:
 
     @cached_property
     def places(self) -> NDArray[np.int32]:
-        """The row of each code in `blocks`; -1 for codes in the clear."""
+        """The row of each code in `blocks`; -1 for unprotected codes."""
         places = np.full(self.size, -1, dtype=np.int32)
         places[np.concatenate([self.protected, self.never_shown])] = np.arange(
             len(self.blocks), dtype=np.int32
@@ -377,5 +375,5 @@ class BlockResponse:
         return matrix
 
     def find_shown(self, inputs: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The probability that each input leaves as it is, in the clear."""
+        """The probability that each input leaves as it is, unprotected."""
         return np.where(self.places[inputs] >= 0, 0.0, float(1 - self.replaced))

@@ -3,7 +3,7 @@
 A design names the protected codes and why each is (sensitive, hidden for what it says, company in blocks), the size of
 blocks, epsilon and how many events count. The mechanism follows from it and the taxonomy alone (block_response.py):
 whoever chose it, on whatever auxiliary patients, the claim of the mechanism holds at its epsilon. What nobody can tell
-from a design is how much codes in the clear say about sensitive ones; that is for those who agree to judge.
+from a design is how much unprotected codes say about sensitive ones; that is for those who agree to judge.
 
 docs/methods.md, section 7.13.
 """

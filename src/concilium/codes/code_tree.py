@@ -111,53 +111,51 @@ class CodeTree:
         return distances
 
 
-def read_list(source: Any, code: str, title: str | None) -> tuple[str, dict[str, str]]:
-    """The name of the source, and the title of each code, empty where there is none."""
-    wanted = [code, *([] if title is None else [title])]
+def _read_texts(
+    source: Any, table: str | None, wanted: Mapping[str, str | None]
+) -> tuple[str, dict[str, Sequence[str | None]]]:
+    """The name of the source, and the texts of the column that each role names; of one that names none, nothing."""
     found: list[str] = []
+    named = {role: column for role, column in wanted.items() if column is not None}
 
     def choose(columns: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
         found.append(name)
-        for column in wanted:
+        for role, column in named.items():
             if column not in columns:
-                raise RecordsError(f"{name}: there is no column {column!r}{nearest(column, columns)}")
-        return dict.fromkeys(wanted, "text")
+                raise RecordsError(
+                    f"{name}: {role} names a column {column!r} that is not there{nearest(column, columns)}"
+                )
+        return dict.fromkeys(named.values(), "text")
 
-    columns = read_columns(source, None, choose, None)
-    codes = list_texts(columns[code])
-    titles = list_texts(columns[title]) if title is not None else [None] * len(codes)
-    named = {text: words or "" for text, words in zip(codes, titles, strict=True) if text is not None}
-    return os.path.basename(found[0]), named  # noqa: PTH119
+    columns = read_columns(source, table, choose, None)
+    texts: dict[str, Sequence[str | None]] = {
+        role: list_texts(columns[column]) for role, column in named.items()
+    }
+    rows = len(next(iter(texts.values())))
+    return found[0], {role: texts.get(role, [None] * rows) for role in wanted}
+
+
+def read_list(source: Any, code: str, title: str | None) -> tuple[str, dict[str, str]]:
+    """The name of the source, and the title of each code, empty where there is none."""
+    name, texts = _read_texts(source, None, {"code": code, "title": title})
+    pairs = zip(texts["code"], texts["title"], strict=True)
+    return os.path.basename(name), {text: words or "" for text, words in pairs if text is not None}  # noqa: PTH119
 
 
 def read_tree(
     source: Any, table: str | None, parent: str, child: str, title: str | None
 ) -> tuple[str, dict[str, str], dict[str, str]]:
     """The name of the source, the parent of each node, and the titles; `Taxonomy.read` says what the arguments mean."""
-    wanted = {"parent": parent, "child": child, **({} if title is None else {"title": title})}
-    names: list[str] = []
-
-    def choose(columns: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
-        names.append(name)
-        for role, column in wanted.items():
-            if column not in columns:
-                raise RecordsError(
-                    f"{name}: {role} names a column {column!r} that is not there{nearest(column, columns)}"
-                )
-        return dict.fromkeys(wanted.values(), "text")
-
-    columns = read_columns(source, table, choose, None)
+    name, texts = _read_texts(source, table, {"parent": parent, "child": child, "title": title})
     where = None if is_frame(source) else source
-    parents, children = list_texts(columns[parent]), list_texts(columns[child])
-    called = list_texts(columns[title]) if title is not None else [None] * len(children)
     parent_of: dict[str, str] = {}
     titles: dict[str, str] = {}
-    for row, (above, node, words) in enumerate(zip(parents, children, called, strict=True)):
+    for row, (above, node, words) in enumerate(zip(*texts.values(), strict=True)):
         if node is None:
-            raise RecordsError(f"{names[0]}: {name_row(where, row)} names no {child!r}")
+            raise RecordsError(f"{name}: {name_row(where, row)} names no {child!r}")
         if node in parent_of and parent_of[node] != (above or ROOT):
             raise RecordsError(
-                f"{names[0]}: {node!r} has two parents, {parent_of[node]!r} and {above or ROOT!r}; a tree has one"
+                f"{name}: {node!r} has two parents, {parent_of[node]!r} and {above or ROOT!r}; a tree has one"
             )
         parent_of[node] = above or ROOT
         if words is not None:
@@ -165,4 +163,4 @@ def read_tree(
     for above in list(parent_of.values()):
         if above != ROOT:
             parent_of.setdefault(above, ROOT)
-    return os.path.basename(names[0]), parent_of, titles  # noqa: PTH119
+    return os.path.basename(name), parent_of, titles  # noqa: PTH119

@@ -12,7 +12,7 @@ P(e_i | e') is shrunk towards the share of all patients who have e_i, as if `pri
 patient in one has both says little, and one who guesses by Bayes' rule would not be sure of it either. With prior =
 0 it is what was counted.
 
-Leakage is what codes left in the clear say about a sensitive one. leakage(e_i) = sum over clear codes e' of P(e_i |
+Leakage is what codes left unprotected say about a sensitive one. leakage(e_i) = sum over clear codes e' of P(e_i |
 e') P(e') must be at most gamma for every sensitive e_i. That is an average, which a rare code that gives e_i away
 passes. So no clear code may say more than gamma_max by itself either: max over clear e' of P(e_i | e') <=
 gamma_max. Codes above gamma_max are hidden first; then, greedily, the one that takes most off what is above gamma.
@@ -237,13 +237,13 @@ def extend_protection(
 
 
 def _find_leakage(shares: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each sensitive code, the sum of P(e_i | e') P(e') over the codes left in the clear."""
+    """For each sensitive code, the sum of P(e_i | e') P(e') over the codes left unprotected."""
     sums: NDArray[np.float64] = shares[left].sum(axis=0)
     return sums
 
 
 def _find_worst(conditionals: NDArray[np.float64], left: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """For each sensitive code, the largest P(e_i | e') of a code left in the clear."""
+    """For each sensitive code, the largest P(e_i | e') of a code left unprotected."""
     largest: NDArray[np.float64] = conditionals[left].max(axis=0, initial=0.0)
     return largest
 

@@ -1,6 +1,6 @@
 """How often each code was recorded, from what was shared: for what the channel identifies.
 
-Codes in the clear: their count over 1 - p_S. Protected codes: the counts of hidden outputs solve a linear system,
+Unprotected codes: their count over 1 - p_S. Protected codes: the counts of hidden outputs solve a linear system,
 and a code is identified where its own unit vector is in the range of the channel. Codes that share their block have
 the same row: only sums are, and the codes are named as confounded. What EM says of one of them rests on where it
 started.
@@ -84,7 +84,7 @@ def estimate_frequencies(mechanism: CodeMechanism, shared: NDArray[np.intp]) -> 
 
 
 def _gather_clear(mechanism: CodeMechanism, protected: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The channel with all codes in the clear as one input (the last), and all outputs in the clear as one."""
+    """The channel with all unprotected codes as one input (the last), and all unprotected outputs as one."""
     clear = np.flatnonzero(mechanism.places < 0)[:1]
     inputs = np.concatenate([protected, clear])
     channel = np.zeros((len(protected) + 1, len(mechanism.hidden_outputs) + 1))

@@ -36,7 +36,7 @@ from concilium.codes.frequencies import Frequencies, estimate_frequencies
 from concilium.codes.shared_codes import number_codes, number_moments
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import ConciliumError, RecordsError, StudyError
-from concilium.records.sequence_lists import FORMS
+from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 
 Z95 = 1.959963984540054
@@ -277,7 +277,7 @@ class SharedCodes:
 
     @cached_property
     def _posteriors(self) -> NDArray[np.float64]:
-        """P(recorded | output) in a row for each output: a code in the clear was recorded."""
+        """P(recorded | output) in a row for each output: an unprotected code was recorded."""
         channel = self._channel
         size = channel.size
         prior = np.zeros(size)
@@ -332,7 +332,7 @@ class SharedCodes:
         return _EntryEffect(float(np.abs(gains).max()), bool(gains.min() > -UNSOLVED))
 
     def _find_overwritten(self, code: int) -> _EntryEffect | None:
-        """How many entries of a code in the clear were overwritten for each that is seen."""
+        """How many entries of an unprotected code were overwritten for each that is seen."""
         if self._channel.places[code] >= 0:
             return None
         replaced = self._channel.replaced

@@ -14,7 +14,7 @@ Claim. Protected: for `blocks`, `umaxrr` and `k-rr`, each recorded code by itsel
 the protected set, with pure epsilon (block_response.py). Cost: `epsilon` for each event; a patient has at most
 `max_events`, and how many is itself telling, so everyone is charged `price` = max_events * epsilon. Assumptions:
 auxiliary patients, if any, are others than those shared, and are not protected. Not protected: that a patient is among
-those shared, how many events there are and when, codes in the clear. Suppression protects nothing.
+those shared, how many events there are and when, unprotected codes. Suppression protects nothing.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class CodeSharing(SharingParameters):
 
     @property
     def _hides_nothing(self) -> bool:
-        """Whether no bound is asked for on what codes in the clear say, so that none is hidden for it."""
+        """Whether no bound is asked for on what unprotected codes say, so that none is hidden for it."""
         gammas = self.gamma.values() if isinstance(self.gamma, dict) else (self.gamma,)
         return self.hidden is None and all(_find_limit(one) == math.inf for one in (*gammas, self.gamma_max))
 

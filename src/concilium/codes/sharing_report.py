@@ -19,21 +19,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.codes import attack
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
-from concilium.codes.attack import (
-    Finding,
-    Knowledge,
-    Precision,
-    SharedView,
-    find_largest,
-    find_transitions,
-    guess_events,
-    guess_histories,
-    judge_guesses,
-    judge_patients,
-    learn,
-    suspect_patients,
-)
+from concilium.codes.attack import Knowledge
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.frequencies import (
     Frequencies,
@@ -58,12 +46,12 @@ TOO_FEW = "too few to tell"
 class _PatientAttack:
     """Who has it: any sensitive code, and the one code that is told best; and what the number of entries gives away."""
 
-    any_code: Finding
-    by_code: tuple[Finding, ...]
-    by_length: Finding
+    any_code: attack.Finding
+    by_code: tuple[attack.Finding, ...]
+    by_length: attack.Finding
 
     @property
-    def worst(self) -> tuple[int, Finding] | None:
+    def worst(self) -> tuple[int, attack.Finding] | None:
         """The place and figures of the code that is told best; None where each has too few patients to tell."""
         known = [(number, one) for number, one in enumerate(self.by_code) if one.auc is not None]
         return max(known, key=lambda pair: pair[1].auc or 0.0, default=None)
@@ -75,25 +63,25 @@ class _Measurement:
 
     loss: InformationLoss
     divergence: float
-    precisions: tuple[Precision, ...]
-    history_precisions: tuple[Precision, ...] | None
+    precisions: tuple[attack.Precision, ...]
+    history_precisions: tuple[attack.Precision, ...] | None
     patients: _PatientAttack
     shown: float
 
     @property
     def largest(self) -> float | None:
         """MAP of the attack on single events; None: no sensitive code was guessed often enough to tell."""
-        return find_largest(list(self.precisions))
+        return attack.find_largest(list(self.precisions))
 
     @property
     def largest_by_history(self) -> float | None:
         """MAP of the attack on whole histories."""
-        return None if self.history_precisions is None else find_largest(list(self.history_precisions))
+        return None if self.history_precisions is None else attack.find_largest(list(self.history_precisions))
 
 
 @dataclass(frozen=True)
 class _Leak:
-    """What codes in the clear say about one sensitive code: on average, and the one that says most, None where none
+    """What unprotected codes say about one sensitive code: on average, and the one that says most, None where none
     says anything; as counted on the patients who are shared."""
 
     code: str
@@ -133,7 +121,7 @@ class SharingReport:
 
     @property
     def shown_share(self) -> float:
-        """The share of entries that leave in the clear: each is what was recorded."""
+        """The share of entries that leave unprotected: each is what was recorded."""
         return self.measured.shown
 
     @property
@@ -159,7 +147,7 @@ class SharingReport:
             f"protected: {len(sharing.protected_)} codes: {len(sharing.sensitive)} sensitive, {len(self.hidden)} for "
             f"what they say about those, {len(self.company)} as company in blocks of {sharing.blocking_.size}",
             cost,
-            f"a code in the clear stays with probability {self.kept_clear:.3f}; {loss.changed:.1%} of the events are "
+            f"an unprotected code stays with probability {self.kept_clear:.3f}; {loss.changed:.1%} of the events are "
             f"shared as another code, {loss.false_sensitive:.1%} as a sensitive code that was not there",
             f"information lost, 0 to 1: {loss.sensitive:.3f} on sensitive codes (expected over them "
             f"{self.expected_loss:.3f}), {loss.sensitive_patients:.3f} for patients who have one, "
@@ -211,7 +199,7 @@ class SharingTest:
         for place in range(2):
             taught = self.sequences.take(everyone % 2 != place)
             codes = sharing.number(taught)
-            knowledge = learn(taught, codes, known, sharing.within, sharing.prior)
+            knowledge = attack.learn(taught, codes, known, sharing.within, sharing.prior)
             yield self._open_fold(knowledge, everyone[everyone % 2 == place])
 
     def _open_fold(self, knowledge: Knowledge, patients: NDArray[np.intp]) -> _Fold:
@@ -244,30 +232,34 @@ class SharingTest:
             known = fold.knowledge
             channel = mechanism.find_hidden(known.states)
             output = hidden[fold.events]
-            view = SharedView(
+            view = attack.SharedView(
                 fold.offsets, output, np.where(output >= 0, -1, fold.places[after[fold.events]])
             )
-            guesses[fold.events] = fold.name(guess_events(known.graph, channel, view))
+            guesses[fold.events] = fold.name(attack.guess_events(known.graph, channel, view))
             if histories:
-                transitions = find_transitions(known.transitions, known.graph)
-                by_history[fold.events] = fold.name(guess_histories(known.graph, transitions, channel, view))
+                transitions = attack.find_transitions(known.transitions, known.graph)
+                by_history[fold.events] = fold.name(
+                    attack.guess_histories(known.graph, transitions, channel, view)
+                )
             targets = fold.places[sharing.sensitive_numbers]
-            suspected[fold.patients] = suspect_patients(known.graph, channel, view, targets)
+            suspected[fold.patients] = attack.suspect_patients(known.graph, channel, view, targets)
         asked = self._before, hidden >= 0, sharing.sensitive_numbers
         return _Measurement(
             loss,
             measure_divergence(counts[0], counts[1]),
-            tuple(judge_guesses(guesses, *asked)),
-            tuple(judge_guesses(by_history, *asked)) if histories else None,
+            tuple(attack.judge_guesses(guesses, *asked)),
+            tuple(attack.judge_guesses(by_history, *asked)) if histories else None,
             self._judge_patients(suspected, sharing.sensitive_numbers),
             float((hidden < 0).mean()) if len(hidden) else 0.0,
         )
 
     def find_leaks(self) -> tuple[_Leak, ...]:
-        """What codes in the clear say about each sensitive one, for patients of this hospital."""
+        """What unprotected codes say about each sensitive one, for patients of this hospital."""
         sharing = self.sharing
         codes, targets = sharing.taxonomy.codes, sharing.sensitive_numbers
-        known = learn(self.sequences, sharing.number(self.sequences), targets, sharing.within, sharing.prior)
+        known = attack.learn(
+            self.sequences, sharing.number(self.sequences), targets, sharing.within, sharing.prior
+        )
         places = np.searchsorted(known.states, targets)
         says = known.graph.find_conditionals(places, sharing.steps)
         says[(sharing.mechanism_.places[known.states] >= 0) | (known.graph.events == 0)] = 0.0
@@ -289,8 +281,8 @@ class SharingTest:
         for place, code in enumerate(sensitive):
             having[owners[codes == code], place] = True
         having[:, -1] = having.any(axis=1)
-        findings = [judge_patients(*columns) for columns in zip(suspected.T, having.T, strict=True)]
-        lengths = judge_patients(self.sequences.counts.astype(np.float64), having[:, -1])
+        findings = [attack.judge_patients(*columns) for columns in zip(suspected.T, having.T, strict=True)]
+        lengths = attack.judge_patients(self.sequences.counts.astype(np.float64), having[:, -1])
         return _PatientAttack(findings[-1], tuple(findings[:-1]), lengths)
 
 

@@ -88,14 +88,14 @@ class Taxonomy:
         _check_choice("digits", digits, (3, 4, 5))
         _check_choice("zeros", zeros, ("kept", "lost"))
         _check_choice("headings", headings, ("refuse", "keep"))
-        return _make_icd9(digits, zeros, headings)
+        return _make_icd("ICD-9-CM", digits, headings, zeros)
 
     @classmethod
     def icd10(cls, digits: int = 3, *, headings: Headings = "refuse") -> Taxonomy:
         """ICD-10-CM, to the category (3) or as far as 7 characters; `headings` as for ICD-9-CM."""
         _check_choice("digits", digits, (3, 4, 5, 6, 7))
         _check_choice("headings", headings, ("refuse", "keep"))
-        return _make_icd10(digits, headings)
+        return _make_icd("ICD-10-CM", digits, headings)
 
     @classmethod
     def named(cls, name: str, digits: int, zeros: str, headings: str) -> Taxonomy | None:
@@ -313,34 +313,19 @@ class Taxonomy:
 
 
 @cache
-def _make_icd9(digits: int, zeros: Zeros, headings: Headings) -> Taxonomy:
-    parent_of, titles = read_icd9_tree()
+def _make_icd(name: str, digits: int, headings: Headings, zeros: Zeros = "kept") -> Taxonomy:
+    is_old = name == "ICD-9-CM"
+    parent_of, titles = read_icd9_tree() if is_old else read_icd10_tree()
     tree, finer = _cut(parent_of, digits, headings)
     return Taxonomy(
-        "ICD-9-CM",
+        name,
         tree,
         titles,
         digits=digits,
         finer=finer,
-        grammar=partial(read_icd9, zeros=zeros),
-        other=("ICD-10-CM", looks_like_icd10),
+        grammar=partial(read_icd9, zeros=zeros) if is_old else read_icd10,
+        other=("ICD-10-CM", looks_like_icd10) if is_old else ("ICD-9-CM", looks_like_icd9),
         zeros=zeros,
-        headings=headings,
-    )
-
-
-@cache
-def _make_icd10(digits: int, headings: Headings) -> Taxonomy:
-    parent_of, titles = read_icd10_tree()
-    tree, finer = _cut(parent_of, digits, headings)
-    return Taxonomy(
-        "ICD-10-CM",
-        tree,
-        titles,
-        digits=digits,
-        finer=finer,
-        grammar=read_icd10,
-        other=("ICD-9-CM", looks_like_icd9),
         headings=headings,
     )
 

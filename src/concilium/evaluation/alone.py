@@ -102,18 +102,16 @@ def cross_validate(
     return join(site, predictions)
 
 
-def adapt_in_folds(
-    said: Predictions, *, division: str = "", learned_from: bool = False, folds: int = FOLDS
-) -> Predictions:
+def adapt_in_folds(said: Predictions, *, division: str = "", learned_from: bool = False) -> Predictions:
     """What a model that a hospital received says of its patients once it is adapted there, each patient predicted by
     what was fitted to the other nine tenths; where these are too few, the model stays as it is."""
-    if len(said.truth) < folds:
+    if len(said.truth) < FOLDS:
         return said
-    fold_of = _deal_patients(said.truth, folds, said.site, division)
+    fold_of = _deal_patients(said.truth, FOLDS, said.site, division)
     if not said.classes:
         received, truth = (np.array([float(v) for v in values]) for values in (said.predicted, said.truth))
         numbers = received.copy()
-        for number in range(folds):
+        for number in range(FOLDS):
             fitted = fit_numbers(
                 received[fold_of != number], truth[fold_of != number], learned_from=learned_from
             )
@@ -124,7 +122,7 @@ def adapt_in_folds(
     place = find_column(said.classes)
     classes = np.array([place(value) for value in said.truth], dtype=np.intp)
     adapted, called = np.array(said.probabilities), classes.copy()
-    for number in range(folds):
+    for number in range(FOLDS):
         rest, out = fold_of != number, fold_of == number
         fitted = fit_classes(shares[rest], classes[rest], learned_from=learned_from)
         shifts = np.array(fitted.shifts)

@@ -14,17 +14,8 @@ from typing import Any
 import msgspec
 
 from concilium.errors import ModelError
-from concilium.evaluation.attacks import (
-    LEAST_SHADOWS,
-    RESAMPLES,
-    AttackFigures,
-    AttributeFigures,
-    Estimate,
-    Make,
-    attack_attribute,
-    attack_with_shadows,
-    measure_threshold_attack,
-)
+from concilium.evaluation import attacks
+from concilium.evaluation.attacks import Estimate
 from concilium.evaluation.audited_patients import AuditedPatients, observe
 from concilium.models.method import Method
 from concilium.privacy.accounting import epsilon_from_rho
@@ -97,9 +88,9 @@ class Audit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     release: str
     about: tuple[int, int]
     doubles: int
-    membership: dict[str, AttackFigures]
+    membership: dict[str, attacks.AttackFigures]
     shadows: int
-    attribute: AttributeFigures | None
+    attribute: attacks.AttributeFigures | None
     bound: _AdvantageBound | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,9 +105,9 @@ def audit_model(
     *,
     attribute: str | None = None,
     shadows: int = 0,
-    make: Make | None = None,
+    make: attacks.Make | None = None,
     delta: Fraction | str = DELTA,
-    resamples: int = RESAMPLES,
+    resamples: int = attacks.RESAMPLES,
     seed: int = 0,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Audit:
@@ -124,8 +115,8 @@ def audit_model(
     shadow models; these take as long as so many fits."""
     if shadows and make is None:
         raise ModelError("shadow models need the parameters that the model was learned with")
-    if shadows and shadows < LEAST_SHADOWS:
-        raise ModelError(f"at least {LEAST_SHADOWS} shadow models are needed; got {shadows}")
+    if shadows and shadows < attacks.LEAST_SHADOWS:
+        raise ModelError(f"at least {attacks.LEAST_SHADOWS} shadow models are needed; got {shadows}")
     tell("comparing losses of members and others")
     responses = observe(model, audited.patients)
     member = audited.member[responses.rows]
@@ -135,16 +126,16 @@ def audit_model(
             f"there is nobody among the {who} whom the model is about and whose outcome is known"
         )
     membership = {
-        "threshold": measure_threshold_attack(
+        "threshold": attacks.measure_threshold_attack(
             responses.losses[member], responses.losses[~member], resamples=resamples, seed=seed
         )
     }
     guessed = None
     if attribute is not None:
         tell(f"guessing {attribute}")
-        guessed = attack_attribute(model, audited, attribute, resamples=resamples, seed=seed)
+        guessed = attacks.attack_attribute(model, audited, attribute, resamples=resamples, seed=seed)
     if shadows and make is not None:
-        membership["shadows"] = attack_with_shadows(
+        membership["shadows"] = attacks.attack_with_shadows(
             model, audited, make, shadows=shadows, resamples=resamples, seed=seed, tell=tell
         )
     return Audit(
@@ -186,7 +177,7 @@ def say_meaning(audit: Audit) -> list[str]:
     return sentences
 
 
-def _say_attack(name: str, figures: AttackFigures) -> str:
+def _say_attack(name: str, figures: attacks.AttackFigures) -> str:
     """Whether members were told from others."""
     advantage, auc = figures.advantage, figures.auc
     signs = []
@@ -207,7 +198,7 @@ def _say_attack(name: str, figures: AttackFigures) -> str:
     return f"{name}: members can be told from others better than by chance: {'; '.join(signs)}."
 
 
-def _say_guesses(figures: AttributeFigures) -> list[str]:
+def _say_guesses(figures: attacks.AttributeFigures) -> list[str]:
     """What of an attribute was inferred because of membership, and what the population says."""
     guesses = figures.guesses
     best = max(("model", "both"), key=lambda name: guesses[name].members.value)

@@ -107,13 +107,11 @@ class Donor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float
 
 
-def _rank_donors(
-    candidates: Iterable[_Candidate], threshold: float = THRESHOLD, ranks: int = RANKS
-) -> list[Donor]:
+def _rank_donors(candidates: Iterable[_Candidate], threshold: float = THRESHOLD) -> list[Donor]:
     """The candidates above the threshold, best first."""
     able = [candidate for candidate in candidates if candidate.accuracy > threshold]
-    by_positives = _weigh([candidate.positives for candidate in able], ranks)
-    by_auc = _weigh([candidate.auc for candidate in able], ranks)
+    by_positives = _weigh([candidate.positives for candidate in able])
+    by_auc = _weigh([candidate.auc for candidate in able])
     donors = [
         Donor(c.site, c.accuracy, c.positives, c.auc, (one + other) / 2)
         for c, one, other in zip(able, by_positives, by_auc, strict=True)
@@ -122,10 +120,10 @@ def _rank_donors(
     return sorted(donors, key=lambda donor: (-round(donor.weight, 9), -donor.positives, donor.site))
 
 
-def _weigh(figures: Sequence[float], ranks: int = RANKS) -> list[float]:
+def _weigh(figures: Sequence[float]) -> list[float]:
     """1.1 - 0.1 x rank, the largest figure first and equal ones alike; nothing beyond the last rank that counts."""
     places = [1 + sum(other > figure for other in figures) for figure in figures]
-    return [1.1 - 0.1 * place if place <= ranks else 0.0 for place in places]
+    return [1.1 - 0.1 * place if place <= RANKS else 0.0 for place in places]
 
 
 @dataclass(frozen=True)

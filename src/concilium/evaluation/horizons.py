@@ -35,6 +35,8 @@ HORIZONS: Mapping[str, tuple[float, float]] = {
 SPANS = (6, 12, 18, 24, 36, 48, 72, 96, 144)
 """Hours since admission at which spans begin within which steps are compared."""
 DRAWS = 200
+WARNED_HOURS = 48.0
+"""An alarm so long before an onset, at most, is for it."""
 
 
 class _HorizonAuroc(msgspec.Struct, frozen=True):
@@ -129,9 +131,7 @@ class Alarms(msgspec.Struct, frozen=True):
     precision: float
 
 
-def count_alarms(
-    stays: ScoredStays, sensitivity: float, *, within_hours: float = 48.0, silent_hours: float = 6.0
-) -> Alarms | None:
+def count_alarms(stays: ScoredStays, sensitivity: float, *, silent_hours: float = 6.0) -> Alarms | None:
     """Alarms at the highest threshold at which so many of the patients with an onset have one in the hours before it.
 
     An alarm is silent for `silent_hours` after it rang. Steps from onset on do not count, for anybody. None where no
@@ -140,7 +140,7 @@ def count_alarms(
     onsets, owners = stays.onsets, stays.owners
     before = (onsets[owners] - stays.steps) * stays.step_hours
     counted = before > 0
-    warned = counted & (before <= within_hours)
+    warned = counted & (before <= WARNED_HOURS)
     ill = np.flatnonzero(np.bincount(owners[warned], minlength=len(onsets)) > 0)
     if not len(ill):
         return None

@@ -156,9 +156,12 @@ def _mcc(tables: Floats) -> Floats:
     one_predicted = (tables.sum(axis=1) > 0).sum(axis=1) < 2
     spread = (1 - (true**2).sum(axis=1)) * (1 - (predicted**2).sum(axis=1))
     together = np.trace(shares, axis1=1, axis2=2) - (true * predicted).sum(axis=1)
-    told = ~(one_true | one_predicted)
+    defined = ~(one_true | one_predicted)
     found = np.divide(
-        together, np.sqrt(spread, where=told, out=np.ones_like(spread)), where=told, out=np.zeros_like(spread)
+        together,
+        np.sqrt(spread, where=defined, out=np.ones_like(spread)),
+        where=defined,
+        out=np.zeros_like(spread),
     )
     return np.where(one_true, np.nan, found)
 

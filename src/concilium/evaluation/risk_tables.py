@@ -101,8 +101,8 @@ class _Counts:
         at = find_log_odds(self.risks)
         _, slope = fit_logistic(at, events, events + others, slope=True)
         intercept, _ = fit_logistic(at, events, events + others, slope=False)
-        told = known & (np.abs(slope) < STEEP) & (np.ptp(at) > 0)
-        return {"slope": np.where(told, slope, np.nan), "intercept": np.where(known, intercept, np.nan)}
+        defined = known & (np.abs(slope) < STEEP) & (np.ptp(at) > 0)
+        return {"slope": np.where(defined, slope, np.nan), "intercept": np.where(known, intercept, np.nan)}
 
 
 def summarise_table(table: RiskTable) -> dict[str, Any]:

@@ -3,30 +3,26 @@
 A patient whose severity never changes teaches nothing but that number, and a network would only come near it: such an
 expert is the number itself. An expert is as private as the stay it learned: it does not leave the hospital.
 
-The experts of many patients are trained each from its own windows, in processes of their own, and never twice. An
-expert is kept under the digest of the task and of all that it learns from, so that training goes on where it was
-interrupted, and so that a patient who comes later costs one expert. Which process trains it, and with whom, changes
-nothing. Where all of it takes seconds, no process is started. docs/methods.md, section 8.1.
+The experts of many patients are trained each from its own windows, a few at a time, and never twice. An expert is kept
+under the digest of the task and of all that it learns from, so that training goes on where it was interrupted, and so
+that a patient who comes later costs one expert. Which thread trains it, and beside whom, changes nothing.
+docs/methods.md, section 8.1.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from concilium.errors import DoesNotFit, MessageError, RecordsError, StudyError
-from concilium.experts.expert_task import ExpertTask, NetworkSettings
+from concilium.errors import MessageError, RecordsError, StudyError
+from concilium.experts.expert_task import ExpertTask
 from concilium.experts.network import Network, Weights, open_network
 from concilium.experts.patient_windows import LaidOut, Windows, lay_out
 from concilium.protocol.cohort import SiteCache
@@ -97,13 +93,13 @@ class ExpertEnsemble:
     def tell(self, stays: Series | LaidOut) -> NDArray[np.float32]:
         """What each expert says, held to [0, B]: [expert, cell], cells as in `series.stays`."""
         laid = stays if isinstance(stays, LaidOut) else lay_out(stays, self.task, labelled=False)
-        told = np.zeros((len(self.experts), len(laid.values)), dtype=np.float32)
+        answers = np.zeros((len(self.experts), len(laid.values)), dtype=np.float32)
         for members, cells, values in self._run(laid):
-            told[np.ix_(members, cells)] = values
+            answers[np.ix_(members, cells)] = values
         for place, expert in enumerate(self.experts):
             if expert.weights is None:
-                told[place] = expert.constant
-        return np.clip(told, 0, self.task.bound, out=told)
+                answers[place] = expert.constant
+        return np.clip(answers, 0, self.task.bound, out=answers)
 
     def _run(self, laid: LaidOut) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]]:
         learned = [expert.weights for expert in self.experts if expert.weights is not None]
@@ -114,36 +110,33 @@ class ExpertEnsemble:
         for first in range(0, len(laid), PATIENTS_AT_ONCE):
             patients = np.arange(first, min(first + PATIENTS_AT_ONCE, len(laid)))
             windows, places, cells = laid.gather(patients)
-            told = network.run(learned, windows)
-            yield trained, cells, told.reshape(len(learned), -1)[:, places]
+            answers = network.run(learned, windows)
+            yield trained, cells, answers.reshape(len(learned), -1)[:, places]
 
     def predict(self, series: Series | LaidOut, weights: ArrayLike | None = None) -> NDArray[np.float64]:
         """The severity of every cell: the average with these weights, one for each expert (None: uniform)."""
         return average(self.tell(series), weights)
 
 
-def average(told: NDArray[np.floating], weights: ArrayLike | None = None) -> NDArray[np.float64]:
+def average(answers: NDArray[np.floating], weights: ArrayLike | None = None) -> NDArray[np.float64]:
     """The weighted average over experts of [expert, cell]; StudyError unless the weights are one for each, sum 1."""
-    if not len(told):
+    if not len(answers):
         raise StudyError("an ensemble without an expert says nothing")
     if weights is None:
-        uniform: NDArray[np.float64] = told.mean(axis=0, dtype=np.float64)
+        uniform: NDArray[np.float64] = answers.mean(axis=0, dtype=np.float64)
         return uniform
     given = np.asarray(weights, dtype=np.float64)
-    if given.shape not in ((len(told),), told.shape):
-        raise StudyError(f"there is one weight for each of the {len(told)} experts; got {given.shape}")
+    if given.shape not in ((len(answers),), answers.shape):
+        raise StudyError(f"there is one weight for each of the {len(answers)} experts; got {given.shape}")
     sums = given.sum(axis=0)
     if not np.allclose(sums, 1.0, rtol=0, atol=1e-9):
         raise StudyError(f"the weights of an ensemble must sum to 1; got {float(np.ravel(sums)[0]):.6g}")
-    return (given @ told) if given.ndim == 1 else (given * told).sum(axis=0)
+    return (given @ answers) if given.ndim == 1 else (given * answers).sum(axis=0)
 
 
 WORKERS = 2
-WORTH_A_PROCESS = 8.0  # seconds
-HEADER = 8  # bytes of a message's length
 
 Report = Callable[[int, int], None]
-Train = Callable[[Windows], Expert]
 
 
 def train_experts(
@@ -170,7 +163,7 @@ def train_experts(
         network.against(windows, task.bound)
         beside = windows.digest.encode()
     experts: dict[int, Expert] = {}
-    missing: deque[tuple[int, str, Windows]] = deque()
+    missing: list[tuple[int, str, Windows]] = []
     for place, patient in enumerate(patients):
         windows = laid.cut(patient)
         name = _name_expert(task, windows, beside)
@@ -180,31 +173,18 @@ def train_experts(
         else:
             experts[place] = expert
     report(len(experts), len(patients))
-    seconds = sum(network.estimate_seconds(len(windows), task.steps) for _, _, windows in missing)
-    alone = seconds <= WORTH_A_PROCESS or network.compares
-    workers = 1 if alone else min(workers, len(missing), os.cpu_count() or 1)
 
-    def train_missing(train: Train) -> None:
-        while missing:
-            try:
-                place, name, windows = missing.popleft()
-            except IndexError:  # another worker took the last one
-                return
-            expert = train(windows)
-            cache.keep(name, _write_expert(expert))
+    def train(one: tuple[int, str, Windows]) -> tuple[int, Expert]:
+        place, name, windows = one
+        expert = _train_one(network, windows)
+        cache.keep(name, _write_expert(expert))
+        return place, expert
+
+    workers = min(workers, os.cpu_count() or 1) if network.shares_a_process else 1
+    with ThreadPoolExecutor(workers) as pool:
+        for place, expert in pool.map(train, missing):
             experts[place] = expert
             report(len(experts), len(patients))
-
-    def train_apart() -> None:
-        with _open_process(task.network) as train:
-            train_missing(train)
-
-    if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
-            for worker in [pool.submit(train_apart) for _ in range(workers)]:
-                worker.result()
-    else:
-        train_missing(lambda windows: _train_one(network, windows))
     return [experts[place] for place in range(len(patients))]
 
 
@@ -227,85 +207,3 @@ def _name_expert(task: ExpertTask, windows: Windows, beside: bytes = b"") -> str
 
 def _train_one(network: Network, windows: Windows) -> Expert:
     return Expert(network.train(windows), 0.0, bool(np.nanmax(windows.targets) > 0))
-
-
-class _Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Windows to train a network on, as they go to a process of its own."""
-
-    network: NetworkSettings
-    inputs: Array
-    targets: Array
-    lengths: Array
-
-
-@contextmanager
-def _open_process(settings: NetworkSettings) -> Iterator[Train]:
-    """`_train_one` in a process of its own: windows go in and experts come out, by its pipes."""
-    command = [sys.executable, "-m", "concilium.experts.expert"]
-    # There are as many processes as cores, each with one thread.
-    one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **one_thread}
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    write, read = process.stdin, process.stdout
-
-    def train(windows: Windows) -> Expert:
-        job = _Job(
-            settings, pack(windows.inputs.astype(np.float64)), pack(windows.targets), pack(windows.lengths)
-        )
-        try:
-            write.write(_frame(msgspec.msgpack.encode(job)))
-            write.flush()
-        except BrokenPipeError:
-            raise DoesNotFit("a process that trains experts has ended before it began") from None
-        answer = _read_frame(read.read)
-        if answer is None:
-            raise DoesNotFit(
-                "a process that trains experts has ended; those that are trained are kept: ask again to go on"
-            )
-        return _read_expert(answer)
-
-    try:
-        yield train
-    finally:
-        write.close()
-        read.close()
-        process.wait()
-
-
-def _frame(content: bytes) -> bytes:
-    return len(content).to_bytes(HEADER, "little") + content
-
-
-def _read_frame(read: Callable[[int], bytes]) -> bytes | None:
-    """The next message of a pipe; None where it has ended."""
-    header = read(HEADER)
-    if len(header) < HEADER:
-        return None
-    size = int.from_bytes(header, "little")
-    content = read(size)
-    return content if len(content) == size else None
-
-
-def _main() -> None:
-    """Train what comes in by the input, one after the other: `python -m concilium.experts.expert`."""
-    while (content := _read_frame(sys.stdin.buffer.read)) is not None:
-        job = msgspec.msgpack.decode(content, type=_Job)
-        if job.network.kind.startswith("torch"):
-            from concilium.experts.torch_lstm import load_torch
-
-            load_torch().set_num_threads(1)
-        windows = Windows(
-            np.array(unpack(job.inputs), np.float32),
-            np.array(unpack(job.targets), np.float64),
-            np.array(unpack(job.lengths), np.int64),
-        )
-        network = open_network(job.network, windows.inputs.shape[2])
-        sys.stdout.buffer.write(_frame(_write_expert(_train_one(network, windows))))
-        sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    _main()

@@ -60,22 +60,22 @@ LEAST_SIGNAL = 100
 section 8.5)."""
 
 
-def _sum_on_grid(told: NDArray[np.floating], bound: int) -> NDArray[np.int64]:
+def _sum_on_grid(answers: NDArray[np.floating], bound: int) -> NDArray[np.int64]:
     """The sums over experts of [expert, step], each held to [0, B] and rounded by itself, in steps of the grid."""
     # What is no number is nothing: no patient's broken network decides whether there is an answer.
-    held = np.nan_to_num(np.clip(told, 0, bound), nan=0.0)
+    held = np.nan_to_num(np.clip(answers, 0, bound), nan=0.0)
     sums: NDArray[np.int64] = np.rint(held * GRID).astype(np.int64).sum(axis=0)
     return sums
 
 
-def _sum_centred(told: NDArray[np.floating], bound: int) -> NDArray[np.int64]:
+def _sum_centred(answers: NDArray[np.floating], bound: int) -> NDArray[np.int64]:
     """The sums over experts of [expert, step], in steps of the grid: what each says around its own mean over the steps
     asked about, shrunk by itself to a spread of at most B/8.
 
     A student learns from differences between hours alone, so that an expert's level is no loss. The L2 norm of one
     expert is at most sqrt(T) B/8: rounding is towards zero.
     """
-    held = np.nan_to_num(np.clip(told, 0, bound), nan=0.0).astype(np.float64)
+    held = np.nan_to_num(np.clip(answers, 0, bound), nan=0.0).astype(np.float64)
     centred = held - held.mean(axis=1, keepdims=True)
     spread = np.sqrt((centred**2).mean(axis=1, keepdims=True))
     # A hair below one: what the root is rounded by must not count.
@@ -283,8 +283,8 @@ class AskExpertLabels(_AboutExperts, Summed, frozen=True, kw_only=True):
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         laid, asked = self.stays.open(self.task)
         if self.share is None:
-            told = open_ranked(cohort, self.task, self.experts).tell(laid)
-            return _sum_on_grid(told[:, asked], self.task.bound)
+            answers = open_ranked(cohort, self.task, self.experts).tell(laid)
+            return _sum_on_grid(answers[:, asked], self.task.bound)
         ensemble = open_drawn(cohort, self.task, self.share, laid, self.stays.digest)
         sums = np.zeros(self.shape, dtype=np.int64)
         for first in range(0, len(ensemble), TOGETHER):
@@ -354,29 +354,29 @@ class AskGrownExperts(_AboutExperts, Summed, frozen=True, kw_only=True):
 
     def estimate(self, patients: int, columns: int) -> Workload:
         grown = super().estimate(patients, columns)
-        told = Workload(20 * self.experts * patients * self.task.steps, 64 * self.experts * patients)
-        return grown + told
+        answers = Workload(20 * self.experts * patients * self.task.steps, 64 * self.experts * patients)
+        return grown + answers
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         laid, asked = self.stays.open(self.task)
         grown = open_grown(cohort, self.task, self.experts, self.limit)
         members = grown.members
-        told = members.tell(laid)
+        answers = members.tell(laid)
         if self.weights == "uniform":
-            averaged = self.average(len(members), told[:, asked])
+            averaged = self.average(len(members), answers[:, asked])
         else:
             severity = np.full(len(laid.values), np.nan)
             if self.truth is not None:
                 severity = unpack(self.truth).astype(np.float64) / GRID
                 severity[severity < 0] = np.nan
-            weighed = average(told, grown.weigh(self.weights, told, severity, laid.starts))[asked]
+            weighed = average(answers, grown.weigh(self.weights, answers, severity, laid.starts))[asked]
             averaged = np.clip(np.rint(weighed * GRID).astype(np.int64), -self.largest, self.largest)
         besides = [1, len(members), int(members.septic.sum())]
         return np.concatenate([averaged, np.array(besides, dtype=np.int64) * GRID])
 
-    def average(self, members: int, told: NDArray[np.float32]) -> NDArray[np.int64]:
+    def average(self, members: int, answers: NDArray[np.float32]) -> NDArray[np.int64]:
         """In steps of the grid, with the noise that was asked for, within what a sum can hold."""
-        sums, bound = _sum_on_grid(told, self.task.bound), self.task.bound
+        sums, bound = _sum_on_grid(answers, self.task.bound), self.task.bound
         if self.conditional:
             rho = rho_for_epsilon(self.conditional, self.delta)
             sums = add_gaussian(sums, sigma_squared_for(rho, _find_squared_sensitivity(bound, sums.size)))

@@ -20,68 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError, ModelError, StudyError
-from concilium.experts.expert_answers import (
-    BESIDES,
-    GRID,
-    SHARE_OF_COUNTS,
-    AskExpertCounts,
-    AskExpertLabels,
-    AskGrownExperts,
-    check_course,
-    check_step,
-    check_student,
-    find_course_deviation,
-)
-from concilium.experts.expert_task import (
-    Alarms,
-    Answers,
-    Bound,
-    Conditional,
-    Dropout,
-    Epochs,
-    Every,
-    ExpertTask,
-    ExpertWeights,
-    Grade,
-    Layers,
-    Lead,
-    Limit,
-    NetworkKind,
-    NetworkSettings,
-    Public,
-    PublicRange,
-    Ranges,
-    Seed,
-    Size,
-    TargetVariable,
-    Units,
-    WindowSpan,
-)
-from concilium.experts.patient_windows import (
-    DIGEST,
-    PublicStays,
-    check_series,
-    check_target,
-    find_onsets,
-    has_outcome,
-    lay_course,
-    lay_out,
-    lay_public,
-)
+from concilium.experts import expert_answers, patient_windows
+from concilium.experts import expert_task as declared
+from concilium.experts import student as teaching
+from concilium.experts.expert_answers import BESIDES, GRID
+from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
+from concilium.experts.patient_windows import PublicStays
 from concilium.experts.site_experts import THOUSAND, GrownEnsemble, grow_ensemble
-from concilium.experts.student import (
-    LINEAR,
-    Lesson,
-    Reals,
-    StoredStudent,
-    StudentBody,
-    judge,
-    open_rules,
-    read_features,
-    teach,
-    tell,
-    write_student,
-)
+from concilium.experts.student import LINEAR, StoredStudent, StudentBody
 from concilium.models.explanation import Explanation, Reason
 from concilium.models.method import (
     Carry,
@@ -127,7 +73,7 @@ NO_BETTER_THAN_CHANCE = (
 SAME_IN_PUBLIC = "the same in all public stays, or in none; give bins for it"
 
 
-def _find_public_limits(name: str, values: Reals) -> tuple[float, ...]:
+def _find_public_limits(name: str, values: NDArray[np.float64]) -> tuple[float, ...]:
     """Limits of a variable of public stays: those of its clinical range, or else quantiles of the stays, which are
     nobody's secret. None where it has one value, or none at all."""
     known = values[np.isfinite(values)].astype(np.float64)
@@ -148,7 +94,7 @@ class _ExpertLabels:
     """The `labels` of public steps, how many `experts` told them, the `deviation` of their noise; how many experts'
     patients had the outcome, where that was told, and the share of patients whose outcome changes."""
 
-    labels: Reals
+    labels: NDArray[np.float64]
     experts: int
     deviation: float
     septic: int | None
@@ -172,32 +118,32 @@ class Experts(PrivateMethod[StudentBody]):
     )
     decides: ClassVar[str] = "the student calls an alarm as often as [experts] alarms says of public stays"
 
-    target: TargetVariable
+    target: declared.TargetVariable
     query: QueryText = ""
     epsilon: Epsilon = 1.0
     delta: Delta = "1e-6"
     release: ReleaseName = "private"
-    public: Public = None
-    experts: Size = 200
-    limit: Limit = None
-    conditional: Conditional = None
-    bins: Ranges = field(default_factory=dict)
+    public: declared.Public = None
+    experts: declared.Size = 200
+    limit: declared.Limit = None
+    conditional: declared.Conditional = None
+    bins: declared.Ranges = field(default_factory=dict)
     step: Step = "1h"
-    window: WindowSpan = "24h"
+    window: declared.WindowSpan = "24h"
     carry: Carry = "24h"
-    lead: Lead = "12h"
-    bound: Bound = 4
-    every: Every = "2h"
-    grade: Grade = None
-    weights: ExpertWeights = "uniform"
-    network: NetworkKind = "auto"
-    units: Units = 16
-    layers: Layers = 1
-    epochs: Epochs = 20
-    dropout: Dropout = 0.0
-    alarms: Alarms = 0.1
-    answers: Answers = "student"
-    seed: Seed = 1
+    lead: declared.Lead = "12h"
+    bound: declared.Bound = 4
+    every: declared.Every = "2h"
+    grade: declared.Grade = None
+    weights: declared.ExpertWeights = "uniform"
+    network: declared.NetworkKind = "auto"
+    units: declared.Units = 16
+    layers: declared.Layers = 1
+    epochs: declared.Epochs = 20
+    dropout: declared.Dropout = 0.0
+    alarms: declared.Alarms = 0.1
+    answers: declared.Answers = "student"
+    seed: declared.Seed = 1
     _house: House | None = field(init=False, default=None)
     _grown: GrownEnsemble | None = field(init=False, default=None)
     _left_out: tuple[str, ...] = field(init=False, default=())
@@ -220,7 +166,7 @@ class Experts(PrivateMethod[StudentBody]):
 
     def check_part(self, part: PatientPart) -> None:
         assert isinstance(part, Series)
-        check_series(part, self.task)
+        patient_windows.check_series(part, self.task)
 
     def check(self) -> None:
         try:
@@ -299,15 +245,19 @@ class Experts(PrivateMethod[StudentBody]):
         if not isinstance(self.public, Series):
             return None
         if self.answers == "student":
-            return lay_public(self.public, self.task, self.every)
-        return lay_course(self.public, self.task, whole=self.answers == "course")
+            return patient_windows.lay_public(self.public, self.task, self.every)
+        return patient_windows.lay_course(self.public, self.task, whole=self.answers == "course")
 
     @property
     def asked_about(self) -> str | None:
         """The digest of the public stays, which hospitals hold the house to."""
         if self.stays is not None:
             return self.stays.digest
-        return self.public if isinstance(self.public, str) and self.public.startswith(DIGEST) else None
+        return (
+            self.public
+            if isinstance(self.public, str) and self.public.startswith(patient_windows.DIGEST)
+            else None
+        )
 
     @property
     def limit_agreed(self) -> tuple[int | None, str, str, str]:
@@ -354,7 +304,7 @@ class Experts(PrivateMethod[StudentBody]):
 
     @property
     def _rho_of_counts(self) -> Fraction:
-        return self.rho * SHARE_OF_COUNTS
+        return self.rho * expert_answers.SHARE_OF_COUNTS
 
     def fit(self, house: House | Mapping[str, Any] | Iterable[Any]) -> Self:
         self._house = House.of(house)
@@ -393,28 +343,28 @@ class Experts(PrivateMethod[StudentBody]):
             body = self._write(self.experts * partners.hospitals, None, 0, 0.0, None)
             return Learned(body, {}, ["there is no student yet: student(public) asks for its labels"])
         if self.way_out.bounded:
-            told = yield from self._converse_privately(partners)
+            labels = yield from self._converse_privately(partners)
         else:
-            told = yield from self._converse_plainly()
+            labels = yield from self._converse_plainly()
         if self.answers != "student":
-            body = self._write(told.experts, None, len(told.labels), told.deviation, None)
-            return Learned(msgspec.structs.replace(body, answer=told.labels.tolist()), {}, [body.protects])
-        return self._teach(told)
+            body = self._write(labels.experts, None, len(labels.labels), labels.deviation, None)
+            return Learned(msgspec.structs.replace(body, answer=labels.labels.tolist()), {}, [body.protects])
+        return self._teach(labels)
 
-    def _teach(self, told: _ExpertLabels) -> Learned[StudentBody]:
+    def _teach(self, labels: _ExpertLabels) -> Learned[StudentBody]:
         """The student of what ensembles told, and what the card has to warn of."""
         assert self.stays is not None
         assert isinstance(self.public, Series)
         laid, asked = self.stays.open(self.task)
-        laid = replace(laid, known=lay_out(self.public, self.task, labelled=False).known)
+        laid = replace(laid, known=patient_windows.lay_out(self.public, self.task, labelled=False).known)
         centred = self.way_out.bounded
-        lesson = Lesson(laid, asked, told.labels, told.deviation, centred)
+        lesson = teaching.Lesson(laid, asked, labels.labels, labels.deviation, centred)
         # Noisy labels are smoothed along window features: a network would only bend what is left of them.
         kind = LINEAR if centred else STUDENT.kind
         settings = msgspec.structs.replace(STUDENT, kind=kind, seed=self.seed)
-        student = teach(lesson, settings, self.edges, self.alarms, told.prevalence)
-        body = self._write(told.experts, told.septic, len(told.labels), told.deviation, student)
-        body = msgspec.structs.replace(body, prevalence=told.prevalence, doubt=lesson.doubt)
+        student = teaching.teach(lesson, settings, self.edges, self.alarms, labels.prevalence)
+        body = self._write(labels.experts, labels.septic, len(labels.labels), labels.deviation, student)
+        body = msgspec.structs.replace(body, prevalence=labels.prevalence, doubt=lesson.doubt)
         warnings = [body.protects]
         if self._left_out:
             warnings.append(say_left_out(dict.fromkeys(self._left_out, SAME_IN_PUBLIC)))
@@ -433,7 +383,7 @@ class Experts(PrivateMethod[StudentBody]):
         assert self.stays is not None
         experts = self.experts * partners.hospitals
         self._check_size(experts)
-        question = AskExpertLabels(
+        question = expert_answers.AskExpertLabels(
             query=self.query, target="", task=self.task, experts=self.experts, stays=self.stays
         )
         prevalence, rho = None, self.rho
@@ -443,7 +393,7 @@ class Experts(PrivateMethod[StudentBody]):
             share = max(1, min(THOUSAND, round(THOUSAND * experts / informative)))
             experts = max(1, round(informative * share / THOUSAND))
             counted = f": about {informative:.0f} patients have an outcome that changes, and only these teach"
-            check_student(experts, self.rho, as_written(self.delta), counted)
+            expert_answers.check_student(experts, self.rho, as_written(self.delta), counted)
             prevalence = min(max(informative / max(patients, 1.0), 1e-4), 1 - 1e-4)
             question = msgspec.structs.replace(question, share=share)
         noise: Noise
@@ -459,7 +409,7 @@ class Experts(PrivateMethod[StudentBody]):
 
     def _count(self, partners: Partners) -> Conversation[tuple[float, float]]:
         """About how many patients have an outcome that changes (at least one), and how many there are."""
-        question = AskExpertCounts(query=self.query, target="", task=self.task)
+        question = expert_answers.AskExpertCounts(query=self.query, target="", task=self.task)
         variance = partners.variance(self._rho_of_counts, question.sensitivity.squared)
         counts = yield msgspec.structs.replace(question, noise=Gaussian(str(variance)))
         informative, patients = (max(1.0, float(one)) for one in counts)
@@ -467,11 +417,13 @@ class Experts(PrivateMethod[StudentBody]):
 
     def _check_size(self, experts: int) -> None:
         if self.answers == "student":
-            check_student(experts, self.rho, as_written(self.delta))
+            expert_answers.check_student(experts, self.rho, as_written(self.delta))
         elif self.answers == "step":
-            check_step(experts, self.bound, exact_positive(as_written(self.epsilon), "epsilon"))
+            expert_answers.check_step(
+                experts, self.bound, exact_positive(as_written(self.epsilon), "epsilon")
+            )
         elif self.stays is not None:
-            check_course(
+            expert_answers.check_course(
                 experts, self.bound, self.stays.steps, as_written(self.epsilon), as_written(self.delta)
             )
 
@@ -482,7 +434,7 @@ class Experts(PrivateMethod[StudentBody]):
         truth = None
         if self.weights == "history":
             truth = self._find_truth()
-        sums = yield AskGrownExperts(
+        sums = yield expert_answers.AskGrownExperts(
             query=self.query,
             target="",
             task=self.task,
@@ -499,9 +451,17 @@ class Experts(PrivateMethod[StudentBody]):
         if conditional:
             rho = rho_for_epsilon(conditional, delta)
             # Each hospital's noise by its own size, of which the mean is known at least.
-            each = find_course_deviation(max(1, experts // hospitals), self.bound, self.stays.steps, rho)
+            each = expert_answers.find_course_deviation(
+                max(1, experts // hospitals), self.bound, self.stays.steps, rho
+            )
             deviation = each / math.sqrt(hospitals)
-        return _ExpertLabels(sums[:-BESIDES] / (GRID * hospitals), experts, deviation, septic, None)
+        return _ExpertLabels(
+            sums[:-BESIDES] / (GRID * hospitals),
+            experts,
+            deviation,
+            septic,
+            None,
+        )
 
     def _find_truth(self) -> Array:
         """The severity of the public stays, in steps of the grid; StudyError where they have none."""
@@ -510,14 +470,14 @@ class Experts(PrivateMethod[StudentBody]):
             raise StudyError(
                 f"weights by history need {self.target!r} in the public stays: they look at the truth of earlier steps"
             )
-        severity = lay_out(self.public, self.task).severity
+        severity = patient_windows.lay_out(self.public, self.task).severity
         return pack(np.nan_to_num(np.rint(severity * GRID), nan=-1.0).astype("<i4"))
 
     def grow(self, stays: Series) -> GrownEnsemble:
         """Grow an ensemble of a hospital's own stays, at home: `.predict(stays, weights="optimal")`. Nothing leaves,
         and nothing protects anybody."""
-        check_target(stays, self.task)
-        self._grown = grow_ensemble(lay_out(stays, self.task), self.experts, self.limit)
+        patient_windows.check_target(stays, self.task)
+        self._grown = grow_ensemble(patient_windows.lay_out(stays, self.task), self.experts, self.limit)
         return self._grown
 
     def join(self, patient: Series) -> bool:
@@ -525,7 +485,7 @@ class Experts(PrivateMethod[StudentBody]):
         is trained again, and nobody leaves."""
         if self._grown is None:
             raise StudyError("a patient joins an ensemble that was grown: call grow(stays) first")
-        check_target(patient, self.task)
+        patient_windows.check_target(patient, self.task)
         return self._grown.join(patient)
 
     def _write(
@@ -579,7 +539,7 @@ class Experts(PrivateMethod[StudentBody]):
         """For each stay, at its end, a score that ranks patients, and no risk before `cc.adapt`. Of a private student
         its level is that of the hospitals, by a noisy count, and its slope is assumed; of others a half is where an
         alarm begins."""
-        _, chances = judge(self._student, self._read(patients))
+        _, chances = teaching.judge(self._student, self._read(patients))
         return np.column_stack([1 - chances, chances])
 
     @property
@@ -608,8 +568,10 @@ class Experts(PrivateMethod[StudentBody]):
         if not isinstance(series, Series):
             raise ModelError("this model is about series of patients, and there are none")
         series.check([self.target])
-        check_target(series, self.task)
-        known = series.with_stays({**series.stays, self.target: has_outcome(series, self.task)})
+        patient_windows.check_target(series, self.task)
+        known = series.with_stays(
+            {**series.stays, self.target: patient_windows.has_outcome(series, self.task)}
+        )
         ends, positive = find_windows(known, self.target, 1)
         ends = match_controls(ends, positive)
         rows = np.flatnonzero((ends > 0) & Query.parse(self.query).mask(patients.selectable))
@@ -618,19 +580,23 @@ class Experts(PrivateMethod[StudentBody]):
 
     def find_onsets(self, series: Series) -> NDArray[np.float64]:
         """The step at which each stay first has the outcome; infinite where it never does."""
-        check_target(series, self.task)
-        return find_onsets(series, self.target, has_outcome(series, self.task))
+        patient_windows.check_target(series, self.task)
+        return patient_windows.find_onsets(
+            series, self.target, patient_windows.has_outcome(series, self.task)
+        )
 
     def predict_severity(self, patients: AnySeries, *, whole: bool = False) -> NDArray[np.float64]:
         """The severity at the end of each stay, or with `whole` at every step of all of them, as in `series.stays`."""
         series = self._read(patients)
         if whole:
-            return tell(self._student, lay_out(series, self._student.task, labelled=False))
-        return judge(self._student, series)[0]
+            return teaching.tell(
+                self._student, patient_windows.lay_out(series, self._student.task, labelled=False)
+            )
+        return teaching.judge(self._student, series)[0]
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         student, series = self._student, self._read([patient])
-        severity, chances = judge(student, series)
+        severity, chances = teaching.judge(student, series)
         chance = float(chances[0])
         prediction = int(chance > student.risk_at_alarm)
         sentences = [
@@ -645,7 +611,7 @@ class Experts(PrivateMethod[StudentBody]):
             notes.insert(0, NO_BETTER_THAN_CHANCE)
         rules = self._open_rules()
         if rules is not None:
-            features = read_features(student, series)[0]
+            features = teaching.read_features(student, series)[0]
             twin = rules.explain(features)
             # A term may hold because something is missing: that is no reason.
             reasons = tuple(
@@ -697,11 +663,11 @@ class Experts(PrivateMethod[StudentBody]):
 
     def _open_rules(self) -> Method[Any] | None:
         """The readable student; None where there is none."""
-        return None if self.body.student is None else open_rules(self.body.student, self.card)
+        return None if self.body.student is None else teaching.open_rules(self.body.student, self.card)
 
     def _text(self) -> str:
         rules = self._open_rules()
-        return write_student(self.body, "" if rules is None else rules.text())
+        return teaching.write_student(self.body, "" if rules is None else rules.text())
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """What the features of the readable student weigh, as SVG."""

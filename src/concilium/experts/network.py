@@ -268,9 +268,10 @@ Weights: TypeAlias = Mapping[str, NDArray[np.float64]]
 
 class Network(ABC):
     """A sequence model of so many inputs and one output at each step. `compares`: it is trained `against` public
-    stays."""
+    stays. `shares_a_process`: several can be trained in threads of one process, each as if it were alone."""
 
     compares: ClassVar[bool] = False
+    shares_a_process: ClassVar[bool] = False
 
     def __init__(self, settings: NetworkSettings, inputs: int) -> None:
         self.settings, self.inputs = settings, inputs
@@ -321,6 +322,8 @@ SECONDS_PER_WEIGHT = 2e-9
 
 class SmallLstm(Network):
     """`units` wide, one layer, without dropout: the settings for those mean nothing to it."""
+
+    shares_a_process = True
 
     @property
     def size(self) -> int:

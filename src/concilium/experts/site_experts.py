@@ -39,12 +39,12 @@ from concilium.records.series import Series
 Reals = NDArray[np.float64]
 
 
-def find_covariance(told: NDArray[np.floating], truth: Reals) -> Reals:
+def find_covariance(answers: NDArray[np.floating], truth: Reals) -> Reals:
     """C of [expert, cell] answers over the cells whose severity is known."""
     known = ~np.isnan(truth)
     if not known.any():
         raise StudyError("an ensemble is grown on validation patients, and none of them has a known severity")
-    errors = told[:, known].astype(np.float64) - truth[known]
+    errors = answers[:, known].astype(np.float64) - truth[known]
     covariance: Reals = errors @ errors.T / errors.shape[1]
     return covariance
 
@@ -138,13 +138,13 @@ def weigh_optimally(covariance: Reals) -> Reals:
     return weights
 
 
-def weigh_by_history(told: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]) -> Reals:
+def weigh_by_history(answers: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]) -> Reals:
     """For every cell [expert, cell] how well each expert told the earlier steps of the same stay: in proportion to
     1 + the sum of 1 / (1 + error^2) over known steps before. Weights begin at 1, or the first step would be 0/0.
 
     Whoever uses them knows the truth of those steps; never released with a claim (docs/methods.md, section 8.4).
     """
-    gains = np.where(np.isnan(truth), 0.0, 1.0 / (1.0 + (told - np.nan_to_num(truth)) ** 2))
+    gains = np.where(np.isnan(truth), 0.0, 1.0 / (1.0 + (answers - np.nan_to_num(truth)) ** 2))
     before = np.cumsum(gains, axis=1, dtype=np.float64) - gains
     begins = np.repeat(np.asarray(starts[:-1]), np.diff(starts))
     weights: Reals = 1.0 + before - before[:, begins]
@@ -226,19 +226,19 @@ class GrownEnsemble:
         return self.candidates.take(self.growth.members)
 
     def weigh(
-        self, way: str, told: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]
+        self, way: str, answers: NDArray[np.floating], truth: Reals, starts: NDArray[np.integer]
     ) -> Reals | None:
         """The weights of the members' answers [member, cell]; None for uniform ones. By history they need the truth."""
         if way == "optimal":
             members = self.growth.members
             return weigh_optimally(self.growth.covariance[np.ix_(members, members)])
-        return weigh_by_history(told, truth, starts) if way == "history" else None
+        return weigh_by_history(answers, truth, starts) if way == "history" else None
 
     def predict(self, stays: Series, weights: str = "uniform") -> Reals:
         """The severity of every cell, for the hospital's own eyes: nothing protects anybody."""
         laid = lay_out(stays, self.candidates.task, labelled=weights == "history")
-        told = self.members.tell(laid)
-        return average(told, self.weigh(weights, told, laid.severity, laid.starts))
+        answers = self.members.tell(laid)
+        return average(answers, self.weigh(weights, answers, laid.severity, laid.starts))
 
     def join(self, patient: Series) -> bool:
         """Train the expert of a new patient and take it in if that lowers the error; nobody is trained again."""

@@ -116,13 +116,13 @@ class StoredStudent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     task: ExpertTask
     weights: dict[str, _StoredArray]
-    center: float
-    scale: float
-    alarm: float
-    spread: float
+    center: float = 0.0
+    scale: float = 1.0
+    alarm: float = 0.0
+    spread: float = 1.0
     intercept: float = 0.0
-    features: list[str]
-    readable: dict[str, Any] | None
+    features: list[str] = msgspec.field(default_factory=list)
+    readable: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -356,28 +356,14 @@ def _squash(scores: Reals) -> Reals:
 
 def teach_network(laid: LaidOut, targets: Reals, settings: NetworkSettings) -> StoredStudent:
     """The network alone, of stays and what it is to say at each step (NaN: nothing)."""
-    known = targets[~np.isnan(targets)]
     own = msgspec.structs.replace(laid.task, network=settings)
     if settings.kind == LINEAR:
-        weights, center, scale = _imitate(find_features(laid), targets), 0.0, 1.0
-        return _write_student(own, weights, center, scale)
+        return StoredStudent(task=own, weights=_store(_imitate(find_features(laid), targets)))
+    known = targets[~np.isnan(targets)]
     center, scale = float(known.mean()), max(float(known.std()), FLAT)
     network = open_network(settings, len(own.variables))
     windows, _, _ = replace(laid, task=own, severity=(targets - center) / scale).gather(np.arange(len(laid)))
-    return _write_student(own, network.train(windows), center, scale)
-
-
-def _write_student(task: ExpertTask, weights: Weights, center: float, scale: float) -> StoredStudent:
-    return StoredStudent(
-        task=task,
-        weights=_store(weights),
-        center=center,
-        scale=scale,
-        alarm=0.0,
-        spread=1.0,
-        features=[],
-        readable=None,
-    )
+    return StoredStudent(task=own, weights=_store(network.train(windows)), center=center, scale=scale)
 
 
 def _imitate(features: Reals, targets: Reals) -> Weights:
@@ -400,9 +386,9 @@ def tell(student: StoredStudent, laid: LaidOut) -> Reals:
         return np.clip(said, 0, student.task.bound)
     network = open_network(student.task.network, len(student.task.variables))
     windows, places, cells = laid.gather(np.arange(len(laid)))
-    told = np.empty(len(laid.values))
-    told[cells] = network.run([student.arrays], windows)[0].ravel()[places]
-    return np.clip(student.center + student.scale * told, 0, student.task.bound)
+    outputs = np.empty(len(laid.values))
+    outputs[cells] = network.run([student.arrays], windows)[0].ravel()[places]
+    return np.clip(student.center + student.scale * outputs, 0, student.task.bound)
 
 
 def judge(student: StoredStudent, series: Series) -> tuple[Reals, Reals]:

@@ -58,8 +58,8 @@ class TorchLstm(Network):
                 for first in range(0, len(windows), own.batch):
                     part = slice(first, first + own.batch)
                     optimiser.zero_grad()
-                    told = out(core(inputs[part])[0])[..., 0]
-                    miss = (told - targets[part])[known[part]]
+                    outputs = out(core(inputs[part])[0])[..., 0]
+                    miss = (outputs - targets[part])[known[part]]
                     error = (miss**2).sum() / max(1, miss.numel())
                     error.backward()
                     torch.nn.utils.clip_grad_norm_(parameters, own.clip)
@@ -75,7 +75,7 @@ class TorchLstm(Network):
 
     def run(self, learned: Sequence[Weights], windows: Windows) -> NDArray[np.float64]:
         torch = self._torch
-        told = np.zeros((len(learned), *windows.inputs.shape[:2]))
+        outputs = np.zeros((len(learned), *windows.inputs.shape[:2]))
         inputs = torch.from_numpy(windows.inputs)
         with torch.no_grad():
             core, out = self._build()
@@ -88,8 +88,8 @@ class TorchLstm(Network):
                         if key.startswith(name)
                     }
                     part.load_state_dict(state)
-                told[place] = out(core(inputs)[0])[..., 0].numpy()
-        return told
+                outputs[place] = out(core(inputs)[0])[..., 0].numpy()
+        return outputs
 
     def estimate_seconds(self, windows: int, steps: int) -> float:
         own = self.settings

@@ -31,7 +31,7 @@ SETTINGS = "settings"
 """The mode of an entry that changes what the ledger is bound to, and releases nothing."""
 _PARTLY = ", ".join(repr(name) for name, listed in RELEASES.items() if listed.priced and not listed.bounded)
 UNBOUNDED = f"(cost IS NULL AND mode != '{SETTINGS}' OR mode IN ({_PARTLY}))"
-"""Entries of what no budget bounds: releases without a cost, and those that leave a part in the clear."""
+"""Entries of what no budget bounds: releases without a cost, and those that leave a part unprotected."""
 
 _APPLICATION = 0x436F6E63
 _VERSION = 2

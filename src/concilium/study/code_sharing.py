@@ -42,7 +42,7 @@ from concilium.protocol.journal import open_for_owner
 from concilium.protocol.site import Site
 from concilium.records.columns import label
 from concilium.records.patients import Patients
-from concilium.records.sequence_lists import FORMS
+from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 from concilium.records.table import Records
 from concilium.study.planning import read_balance
@@ -316,32 +316,19 @@ class SharingStudy:
         site = Site(_find_name(self), patients, _read_policy(self), ledger=self.ledger_path)
         about = msgspec.json.encode([asked.get_params(), site.name, self.purpose], order="sorted")
         journal = Path(f"{self.ledger_path}.{hashlib.sha256(about).hexdigest()[:12]}.counts")
-        identity = Path(f"{self.ledger_path}.house") if self.house is None else Path(self.house)
-        try:
-            house = House(
-                [site],
-                journal=journal,
-                identity=identity,
-                purpose=self.purpose,
-                days=self.days,
-                patience=self.patience,
-                on_loss="stop",
-            )
-            counts: CodeCounts = asked.fit(house)
-        except RunStopped as error:
-            raise HouseError(
-                f"{error.reason}, and run the same command again: nothing is charged twice"
-            ) from None
-        except HouseError as error:
+
+        def say_what_fits() -> str:
             balance = site.ledger.balance()
             left = find_left(balance)
-            if " would cost " not in str(error) or left is None:
-                raise
-            most = find_affordable(left, balance.currency)
-            raise HouseError(
-                f"{error}; these counts cost epsilon = {float(asked.pure_price):g}, and epsilon = {float(most):g} "
-                "would fit; or give the hospital a larger budget (concilium ledger budget)"
-            ) from None
+            most = 0.0 if left is None else float(find_affordable(left, balance.currency))
+            return (
+                f"these counts cost epsilon = {float(asked.pure_price):g}, and epsilon = {most:g} would fit; or give "
+                "the hospital a larger budget (concilium ledger budget)"
+            )
+
+        try:
+            with _open_house(self, site, journal, say_what_fits) as house:
+                counts: CodeCounts = asked.fit(house)
         finally:
             site.ledger.close()
         counts.save(target)
@@ -372,19 +359,31 @@ def _ask(study: SharingStudy, sharing: CodeSharing, site: Site, again: bool) -> 
     """
     draws = _Draws(study, sharing.propose(), site.name)
     number = draws.latest + again
-    identity = Path(f"{study.ledger_path}.house") if study.house is None else Path(study.house)
-    house = House(
-        [site],
-        journal=draws.locate(number),
-        identity=identity,
-        purpose=study.purpose,
-        days=study.days,
-        patience=study.patience,
-        on_loss="stop",
-        timeout=3600,
-    )
-    try:
+    with _open_house(
+        study, site, draws.locate(number), lambda: say_what_fits(sharing, site.ledger.balance())
+    ) as house:
         shared = sharing.share(house)[site.name]
+    draws.settle(number)
+    return shared
+
+
+@contextmanager
+def _open_house(
+    study: SharingStudy, site: Site, journal: Path, say_what_fits: Callable[[], str]
+) -> Iterator[House]:
+    """A house that asks this site; an error says how to go on, or what could be paid for."""
+    identity = Path(f"{study.ledger_path}.house") if study.house is None else Path(study.house)
+    try:
+        yield House(
+            [site],
+            journal=journal,
+            identity=identity,
+            purpose=study.purpose,
+            days=study.days,
+            patience=study.patience,
+            on_loss="stop",
+            timeout=3600,
+        )
     except RunStopped as error:
         raise HouseError(
             f"{error.reason}, and run the same command again: nothing is charged twice"
@@ -392,9 +391,7 @@ def _ask(study: SharingStudy, sharing: CodeSharing, site: Site, again: bool) -> 
     except HouseError as error:
         if " would cost " not in str(error):
             raise
-        raise HouseError(f"{error}; {say_what_fits(sharing, site.ledger.balance())}") from None
-    draws.settle(number)
-    return shared
+        raise HouseError(f"{error}; {say_what_fits()}") from None
 
 
 class _Draws:
@@ -581,7 +578,7 @@ def _describe_draw(sharing: CodeSharing, card: Card, report: SharingReport) -> d
         "meaning": card.meaning,
         "design": json.loads(msgspec.json.encode(design)),
         "probabilities": {
-            "a code in the clear stays": float(1 - response.replaced),
+            "an unprotected code stays": float(1 - response.replaced),
             "a protected code becomes this one of its block": float(response.inside),
             "any code becomes this other protected one": float(response.elsewhere),
         },

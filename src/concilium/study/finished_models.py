@@ -104,10 +104,10 @@ def _find_maker(study: Study) -> Make:
 
 def _check_study(study: Study, model: Method[Any]) -> None:
     """The study is that of the model, as far as the model file tells."""
-    told = {"method": (study.method, model.method), "target": (study.target, model.target)}
-    told["query"] = (str(Query.parse(study.query)), str(Query.parse(model.query)))
-    told["release"] = (study.release, model.card.release)
-    for name, (stated, found) in told.items():
+    facts = {"method": (study.method, model.method), "target": (study.target, model.target)}
+    facts["query"] = (str(Query.parse(study.query)), str(Query.parse(model.query)))
+    facts["release"] = (study.release, model.card.release)
+    for name, (stated, found) in facts.items():
         if stated != found:
             raise StudyError(
                 f"{study.path}: its {name} is {stated!r}, and that of the model {found!r}: it is another study"

@@ -328,8 +328,8 @@ def _total_epsilon(study: Study) -> float:
 
 def _say_follow_up(summary: Mapping[str, Any]) -> str:
     """Whose outcome by the horizon is not known, of a model of survival."""
-    told = summary.get("follow_up")
-    return "" if told is None else f"; {msgspec.convert(told, FollowUp).say()}"
+    follow_up = summary.get("follow_up")
+    return "" if follow_up is None else f"; {msgspec.convert(follow_up, FollowUp).say()}"
 
 
 SIMULATED = (

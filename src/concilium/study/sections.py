@@ -429,7 +429,7 @@ def _split_cell(text: str) -> tuple[str, str]:
     """What of a text fits a cell, whole clauses of it, and the rest."""
     if len(text) <= MOST_OF_A_CELL:
         return text, ""
-    end = text.rfind("; ", 0, MOST_OF_A_CELL - len(BELOW))
+    end = text.rfind("; ", 0, MOST_OF_A_CELL - len(BELOW) - 3)
     return (f"{text[:end]} ({BELOW})", text[end + 2 :]) if end > 0 else (BELOW, text)
 
 

@@ -17,32 +17,9 @@ import msgspec
 
 from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
+from concilium.study import sections
 from concilium.study.attached_files import find_attached
 from concilium.study.choosing import Choice, choose_hospitals
-from concilium.study.sections import (
-    HELD_BACK,
-    About,
-    CourseColumns,
-    DonorRules,
-    Edges,
-    Evaluate,
-    Hospital,
-    HouseRules,
-    Kind,
-    Listed,
-    Privacy,
-    SplitTable,
-    Value,
-    fill,
-    find_method,
-    read_columns,
-    read_document,
-    read_parameters,
-    read_section,
-    shares_entries,
-    shown,
-    split_by_method,
-)
 
 if TYPE_CHECKING:
     from concilium.models.measuring import Evaluation
@@ -59,24 +36,24 @@ if TYPE_CHECKING:
 AT_GATE = ("since", "epsilon", "subgroups")  # of [evaluate]: what goes through the gate only
 
 SECTIONS: dict[str, type[msgspec.Struct] | None] = {
-    "study": About,
-    "privacy": Privacy,
-    "sites": SplitTable,
-    "site": Hospital,
+    "study": sections.About,
+    "privacy": sections.Privacy,
+    "sites": sections.SplitTable,
+    "site": sections.Hospital,
     "choose": Choice,
-    "series": CourseColumns,
+    "series": sections.CourseColumns,
     "dictionary": None,
     "schema": None,
     "values": None,
     "bins": None,
-    "house": HouseRules,
-    "evaluate": Evaluate,
-    "donors": DonorRules,
+    "house": sections.HouseRules,
+    "evaluate": sections.Evaluate,
+    "donors": sections.DonorRules,
     **dict.fromkeys(METHODS),
 }
 
 
-class Study(About, frozen=True, kw_only=True):
+class Study(sections.About, frozen=True, kw_only=True):
     """`Study.read("study.toml")`: a checked study file. Paths in it are relative to its own folder.
 
     `plan()` says what it would ask and cost; `run("results")` learns, evaluates and writes. A file that names several
@@ -85,18 +62,18 @@ class Study(About, frozen=True, kw_only=True):
     """
 
     path: Path
-    privacy: Privacy
-    split: SplitTable | None
-    hospitals: tuple[Hospital, ...]
-    columns: CourseColumns
+    privacy: sections.Privacy
+    split: sections.SplitTable | None
+    hospitals: tuple[sections.Hospital, ...]
+    columns: sections.CourseColumns
     dictionary: Dictionary
-    schema: dict[str, Kind]
-    values: dict[str, tuple[Value, ...]]
+    schema: dict[str, sections.Kind]
+    values: dict[str, tuple[sections.Value, ...]]
     bins: dict[str, tuple[float, ...]]
     parameters: dict[str, Any]
-    house: HouseRules
-    evaluate: Evaluate | None
-    donors: DonorRules
+    house: sections.HouseRules
+    evaluate: sections.Evaluate | None
+    donors: sections.DonorRules
     digest: str
     variant: str = ""
     elsewhere: bool = False
@@ -111,8 +88,8 @@ class Study(About, frozen=True, kw_only=True):
         Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold.
         """
         path = Path(path)
-        content, document = read_document(path)
-        if shares_entries(document):
+        content, document = sections.read_document(path)
+        if sections.shares_entries(document):
             from concilium.study.code_sharing import SharingStudy
 
             SharingStudy.read(path)  # says what is wrong with it, if anything is
@@ -132,7 +109,7 @@ class Study(About, frozen=True, kw_only=True):
         digest = hashlib.sha256(content).hexdigest()
         several = [
             cls._of(path, one, digest, variant=variant, elsewhere=elsewhere)
-            for variant, one in split_by_method(path, document).items()
+            for variant, one in sections.split_by_method(path, document).items()
         ]
         if len(several) == 1:
             return several[0]
@@ -146,10 +123,14 @@ class Study(About, frozen=True, kw_only=True):
         """The study in a document with one method."""
         from concilium.records.dictionary import find_dictionary
 
-        about = read_section(path, "study", document, About)
-        method = find_method(path, about.method, document)
+        about = sections.read_section(path, "study", document, sections.About)
+        method = sections.find_method(path, about.method, document)
         about = _settle_target(path, about, method)
-        split = read_section(path, "sites", document, SplitTable) if "sites" in document else None
+        split = (
+            sections.read_section(path, "sites", document, sections.SplitTable)
+            if "sites" in document
+            else None
+        )
         dictionary = find_dictionary(path, document)
         if dictionary and about.attributes is None and not method.reads_courses:
             # What is in a table and not in the dictionary is no part of the study.
@@ -158,26 +139,32 @@ class Study(About, frozen=True, kw_only=True):
             about = msgspec.structs.replace(about, attributes=names or None)
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
-        columns = read_section(path, "series", document, CourseColumns)
+        columns = sections.read_section(path, "series", document, sections.CourseColumns)
         hospitals, passed_over = choose_hospitals(
-            path, _hospitals(path, document.get("site", [])), read_section(path, "choose", document, Choice)
+            path,
+            _hospitals(path, document.get("site", [])),
+            sections.read_section(path, "choose", document, Choice),
         )
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
-            privacy=read_section(path, "privacy", document, Privacy),
+            privacy=sections.read_section(path, "privacy", document, sections.Privacy),
             split=split,
             dictionary=dictionary,
             hospitals=hospitals,
             passed_over=passed_over,
             columns=columns,
-            schema={**dictionary.schema, **read_columns(path, "schema", document, Kind)},
-            values={**dictionary.values, **read_columns(path, "values", document, Listed)},
-            bins={**bins, **read_columns(path, "bins", document, Edges)},
-            parameters=_join_parameters(path, about.method, columns, read_parameters(path, method, document)),
-            house=read_section(path, "house", document, HouseRules),
-            evaluate=read_section(path, "evaluate", document, Evaluate) if "evaluate" in document else None,
-            donors=read_section(path, "donors", document, DonorRules),
+            schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
+            values={**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)},
+            bins={**bins, **sections.read_columns(path, "bins", document, sections.Edges)},
+            parameters=_join_parameters(
+                path, about.method, columns, sections.read_parameters(path, method, document)
+            ),
+            house=sections.read_section(path, "house", document, sections.HouseRules),
+            evaluate=sections.read_section(path, "evaluate", document, sections.Evaluate)
+            if "evaluate" in document
+            else None,
+            donors=sections.read_section(path, "donors", document, sections.DonorRules),
             digest=digest,
             variant=variant or about.method,
             elsewhere=elsewhere,
@@ -296,7 +283,7 @@ class Study(About, frozen=True, kw_only=True):
         if self.release not in of_models:
             options = ", ".join(f'"{name}"' for name in of_models)
             raise StudyError(
-                f"{self.path}: [privacy] release must be one of {options}; got {shown(self.release)}"
+                f"{self.path}: [privacy] release must be one of {options}; got {sections.shown(self.release)}"
             )
         if self.encounters is not None and (self.method_type.reads_courses or not self.way_out.bounded):
             raise StudyError(
@@ -355,16 +342,18 @@ class Study(About, frozen=True, kw_only=True):
         except QueryError as error:
             raise StudyError(f"{self.path}: [study] query: {error}") from None
 
-    def _check_evaluation(self, evaluate: Evaluate) -> None:
+    def _check_evaluation(self, evaluate: sections.Evaluate) -> None:
         if self.method_type.reads_courses and (evaluate.holdout is None or evaluate.compare):
             raise StudyError(
                 f"{self.path}: [evaluate] of method = {self.method!r} holds patients of every site back, "
                 "holdout = 0.3, and nothing else"
             )
-        ways = [name for name in HELD_BACK if getattr(evaluate, name) is not None]
+        ways = [name for name in sections.HELD_BACK if getattr(evaluate, name) is not None]
         if len(ways) != 1:
             problem = f"it has {' and '.join(ways)}" if ways else "it has none"
-            raise StudyError(f"{self.path}: [evaluate] takes one of {', '.join(HELD_BACK)}; {problem}")
+            raise StudyError(
+                f"{self.path}: [evaluate] takes one of {', '.join(sections.HELD_BACK)}; {problem}"
+            )
         if evaluate.compare and (evaluate.leave_out is None or not self.way_out.by_site):
             raise StudyError(
                 f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
@@ -391,7 +380,7 @@ class Study(About, frozen=True, kw_only=True):
                 '= "exact" or "private"'
             )
 
-    def _check_figures(self, evaluate: Evaluate) -> None:
+    def _check_figures(self, evaluate: sections.Evaluate) -> None:
         """Figures are measured through the gate and paid for, or those of a simulation that says so."""
         if evaluate.since is not None and evaluate.date is None:
             raise StudyError(f"{self.path}: [evaluate] since goes with date, the column that says when")
@@ -422,8 +411,10 @@ class Study(About, frozen=True, kw_only=True):
                 "yourself, write simulation = true: figures are exact then, and the report says so"
             )
 
-    def _check_measuring(self, evaluate: Evaluate) -> None:
+    def _check_measuring(self, evaluate: sections.Evaluate) -> None:
         """What measuring through the gate needs."""
+        from concilium.models.risk_counts import AskRiskCounts
+
         if self.follows_time and evaluate.simulation:
             raise StudyError(
                 f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
@@ -449,13 +440,13 @@ class Study(About, frozen=True, kw_only=True):
             )
         if evaluate.epsilon is not None and not self.way_out.bounded:
             raise StudyError(f'{self.path}: [evaluate] epsilon is for release = "private"')
-        if self.release not in ("exact", "masked", "private"):
+        if self.release not in AskRiskCounts.releases:
             raise StudyError(f"{self.path}: [evaluate] does not measure what is released as {self.release!r}")
         classes = self.values.get(self.target, ())
         if self.positive is None and len(classes) > 2:
             raise StudyError(f"{self.path}: [evaluate] measures one class: say which by [study] positive")
 
-    def _check_leaving_out(self, evaluate: Evaluate) -> None:
+    def _check_leaving_out(self, evaluate: sections.Evaluate) -> None:
         """What leaving hospitals out needs where nobody holds all records."""
         if evaluate.leave_out != "site" or evaluate.compare:
             raise StudyError(
@@ -533,7 +524,7 @@ class Study(About, frozen=True, kw_only=True):
         """What hospitals are told that the study is for: its purpose on one line, its name where it has none."""
         return " ".join((self.purpose or self.name).split())
 
-    def find_map(self, source: Hospital | SplitTable) -> TableMap | None:
+    def find_map(self, source: sections.Hospital | sections.SplitTable) -> TableMap | None:
         """How a hospital's own table becomes the study's columns; None where it names no map."""
         from concilium.records.table_map import TableMap
 
@@ -541,7 +532,7 @@ class Study(About, frozen=True, kw_only=True):
             return None
         if isinstance(source.map, str):
             return TableMap.read(self.locate(source.map))
-        name = source.name if isinstance(source, Hospital) else "[sites]"
+        name = source.name if isinstance(source, sections.Hospital) else "[sites]"
         return TableMap.parse(source.map, f"{self.path}: the map of {name}")
 
     def locate(self, place: str) -> str:
@@ -574,14 +565,14 @@ class Study(About, frozen=True, kw_only=True):
         return find_release(self.release)
 
     @property
-    def reading(self) -> dict[str, Kind]:
+    def reading(self) -> dict[str, sections.Kind]:
         """How columns are read: as [schema] says, and where something is asked privately, listed values and the target
         as codes, bins as numbers."""
         if not self.asks_privately or self.method_type.reads_courses:
             return self.schema
         dates = [] if self.evaluate is None or self.evaluate.date is None else [self.evaluate.date]
-        codes: dict[str, Kind] = dict.fromkeys((*dates, *self.values, self.target), "code")
-        numbers: dict[str, Kind] = dict.fromkeys(self.bins, "number")
+        codes: dict[str, sections.Kind] = dict.fromkeys((*dates, *self.values, self.target), "code")
+        numbers: dict[str, sections.Kind] = dict.fromkeys(self.bins, "number")
         return codes | numbers | self.schema
 
     @property
@@ -637,7 +628,7 @@ class Study(About, frozen=True, kw_only=True):
         except ConciliumError as error:
             raise StudyError(f"{self.path}: {error}") from None
 
-    def find_classes(self, tables: Iterable[Records]) -> list[Value]:
+    def find_classes(self, tables: Iterable[Records]) -> list[sections.Value]:
         """What is told apart: all values of the target, the positive one and the rest, or nothing: it is a number."""
         from concilium.evaluation.leave_out import find_classes, set_apart
 
@@ -649,7 +640,7 @@ class Study(About, frozen=True, kw_only=True):
             return set_apart(classes, positive)
         return classes
 
-    def find_positive(self, classes: list[Value]) -> Value | None:
+    def find_positive(self, classes: list[sections.Value]) -> sections.Value | None:
         """The class that sensitivity and AUC are about: the stated one, or the second of two."""
         from concilium.records.columns import label
 
@@ -690,15 +681,16 @@ def _check_together(several: Sequence[Study]) -> None:
         )
 
 
-def _hospitals(path: Path, tables: object) -> tuple[Hospital, ...]:
+def _hospitals(path: Path, tables: object) -> tuple[sections.Hospital, ...]:
     if not isinstance(tables, list):
         raise StudyError(f"{path}: write [[site]] with two brackets, once for every hospital")
     return tuple(
-        fill(path, f"[[site]] number {n}", table, Hospital) for n, table in enumerate(tables, start=1)
+        sections.fill(path, f"[[site]] number {n}", table, sections.Hospital)
+        for n, table in enumerate(tables, start=1)
     )
 
 
-def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About:
+def _settle_target(path: Path, about: sections.About, method: type[Method[Any]]) -> sections.About:
     """What is to be predicted: the target, or the outcome of a method that has one, under one name from here on."""
     wanted = "outcome" if "outcome" in method.parameters() else "target"
     other = {"outcome": about.target, "target": about.outcome}[wanted]
@@ -711,7 +703,7 @@ def _settle_target(path: Path, about: About, method: type[Method[Any]]) -> About
 
 
 def _join_parameters(
-    path: Path, method: str, columns: CourseColumns, parameters: Mapping[str, Any]
+    path: Path, method: str, columns: sections.CourseColumns, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The method's parameters with what [series] states of them; StudyError where both sections state one."""
     if columns.static is not None and "static" not in load(METHODS[method]).parameters():
@@ -746,7 +738,7 @@ def _find_wanted_part(study: Study) -> tuple[str, str]:
 def _check_sources(study: Study) -> None:
     """Every hospital has what the method learns from, and nothing that it does not."""
     courses = study.method_type.reads_courses
-    sources: dict[str, Hospital | SplitTable] = {
+    sources: dict[str, sections.Hospital | sections.SplitTable] = {
         f"[[site]] number {place}": one for place, one in enumerate(study.hospitals, start=1)
     }
     if study.split is not None:
@@ -766,7 +758,7 @@ def _check_sources(study: Study) -> None:
         _check_split(study, study.split, courses)
 
 
-def _check_split(study: Study, split: SplitTable, courses: bool) -> None:
+def _check_split(study: Study, split: sections.SplitTable, courses: bool) -> None:
     """A table is split by a column; patients with courses are dealt to gateways."""
     if courses and split.by is not None:
         raise StudyError(
@@ -799,7 +791,7 @@ def _check_elsewhere(study: Study) -> None:
         if given:
             problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
     of_files = msgspec.structs.replace(study.columns, step=None, windows=None, static=None)
-    if of_files != CourseColumns() and not isinstance(study.parameters.get("public"), str):
+    if of_files != sections.CourseColumns() and not isinstance(study.parameters.get("public"), str):
         problem = "[series] names columns of files, which each hospital does in the file of its own kit"
     if study.house.identity is not None:
         problem = "[house] identity is not for this file: the house has its own"
@@ -815,7 +807,7 @@ def _check_elsewhere(study: Study) -> None:
         raise StudyError(f"{study.path}: across machines, {problem}")
 
 
-def _check_regions(path: Path, hospitals: tuple[Hospital, ...]) -> None:
+def _check_regions(path: Path, hospitals: tuple[sections.Hospital, ...]) -> None:
     """A region has a name of its own, in one place, and so does each that it is in."""
     names = {one.name for one in hospitals}
     places: dict[str, list[str]] = {}
@@ -829,8 +821,8 @@ def _check_regions(path: Path, hospitals: tuple[Hospital, ...]) -> None:
                 )
 
 
-def _refuse_namesakes(path: Path, hospitals: tuple[Hospital, ...]) -> None:
-    by_name: dict[str, Hospital] = {}
+def _refuse_namesakes(path: Path, hospitals: tuple[sections.Hospital, ...]) -> None:
+    by_name: dict[str, sections.Hospital] = {}
     for hospital in hospitals:
         if hospital.name in by_name:
             raise StudyError(

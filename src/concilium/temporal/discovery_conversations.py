@@ -18,6 +18,7 @@ from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Summed
 from concilium.protocol.sums import read_reals
+from concilium.temporal import outcome_fit
 from concilium.temporal.discovery_body import (
     DiscoveryBody,
     FoundRule,
@@ -40,17 +41,7 @@ from concilium.temporal.discovery_search import (
 from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import is_vacuous
 from concilium.temporal.local_search import BinQuestion, ReportQuestion, find_groups
-from concilium.temporal.outcome_fit import (
-    LEAST_KNOWN,
-    FittedWeights,
-    RuleEffect,
-    begin_descent,
-    center_intercept,
-    choose_fitted,
-    choose_one_of_each,
-    end_descent,
-    find_effects,
-)
+from concilium.temporal.outcome_fit import FittedWeights, RuleEffect
 from concilium.temporal.outcome_questions import (
     EVENLY,
     AskOutcomeHours,
@@ -264,9 +255,9 @@ def _weigh_outcomes(
         noise=_make_noise(partners, budget["outcomes"], len(judged)),
     )
     deviation = _find_deviation(partners, budget["outcomes"], len(judged))
-    effects = find_effects(counts, [deviation] * len(judged))
+    effects = outcome_fit.find_effects(counts, [deviation] * len(judged))
     patients = np.maximum(hours.sum(axis=1), 1).astype(np.float64)
-    telling = choose_fitted(effects)
+    telling = outcome_fit.choose_fitted(effects)
     fitted = None
     if telling:
         model = _OutcomeFit(
@@ -296,9 +287,9 @@ def _part_conditions(
     beside: list[FoundRule] = []
     unknown: list[str] = []
     unseen: set[str] = set()
-    many = max(effect.known for effect in effects) > 2 * LEAST_KNOWN
+    many = max(effect.known for effect in effects) > 2 * outcome_fit.LEAST_KNOWN
     for one, effect in zip(known, effects, strict=True):
-        seen = effect.known > LEAST_KNOWN
+        seen = effect.known > outcome_fit.LEAST_KNOWN
         if one.formula.variables <= static:
             if not seen:
                 unknown += one.formula.variables
@@ -316,7 +307,7 @@ def _fit_weights(
     study: RuleDiscovery, partners: Partners, model: _OutcomeFit, patients: NDArray[np.float64], rho: Fraction
 ) -> Conversation[FittedWeights]:
     """A logistic model of the votes of these rules, by noisy gradients."""
-    begun = begin_descent(model.effects, float(patients[0] / patients.sum()))
+    begun = outcome_fit.begin_descent(model.effects, float(patients[0] / patients.sum()))
     each = rho / GRADIENTS
     widened = widen_sensitivity(Fraction(begun.norm) ** 2, len(model.rules) + 1, PLACES)
     centres = tuple(round(effect.share, 6) for effect in model.effects)
@@ -339,7 +330,7 @@ def _fit_weights(
 
     noise = _find_deviation(partners, each, widened) * 2.0**-PLACES / float(patients.sum())
     w = yield from descend(ask, begun.start, begun.hessian, begun.doubt, noise, GRADIENTS, begun.signs)
-    return end_descent(begun, w, model.effects, noise, GRADIENTS, float(patients.sum()))
+    return outcome_fit.end_descent(begun, w, model.effects, noise, GRADIENTS, float(patients.sum()))
 
 
 def _make_noise(partners: Partners, rho: Fraction, squared_sensitivity: Fraction | int) -> Gaussian:
@@ -395,17 +386,17 @@ def _weigh_reports(study: RuleDiscovery, rules: list[FoundRule]) -> Conversation
     clients, channel = int(histogram.sum()), question.channel
     counts = channel.estimate(histogram).reshape(-1, 4)
     spread = [channel.find_deviation(clients, max(float(row.max()), 0.0)) for row in counts]
-    effects = find_effects(np.rint(counts).astype(np.int64), spread)
+    effects = outcome_fit.find_effects(np.rint(counts).astype(np.int64), spread)
     cases, controls = np.maximum(counts[:, :2].sum(), 1.0), np.maximum(counts[:, 2:].sum(), 1.0)
     prevalence = float(cases / (cases + controls))
     telling = [place for place, effect in enumerate(effects) if effect.tells]
-    fitted = choose_one_of_each(effects, [rule.formula.variables for rule in judged])
+    fitted = outcome_fit.choose_one_of_each(effects, [rule.formula.variables for rule in judged])
     if fitted is not None:
         # Of the log odds: sampling, and the noise of all cells.
         error = math.sqrt(
             clients / (cases * controls) + 2 * sum(one**2 for one in spread) * (cases**-2 + controls**-2)
         )
-        fitted = center_intercept(fitted, effects, prevalence, error)
+        fitted = outcome_fit.center_intercept(fitted, effects, prevalence, error)
         telling = [place for place in telling if fitted.weights[place]]
         fitted = FittedWeights(
             fitted.intercept,

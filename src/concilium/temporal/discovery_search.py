@@ -279,8 +279,8 @@ class LevelSearch:
         share = np.clip((ill + well) / (cases + controls), 0.0, 1.0)
         spread = share * (1 - share) * (1 / cases + 1 / controls)
         spread += deviation**2 * (1 / cases**2 + 1 / controls**2)
-        told = np.abs(ill / cases - well / controls) / np.sqrt(spread)
-        ordered: list[int] = places[np.argsort(-told[places], kind="stable")].tolist()
+        difference = np.abs(ill / cases - well / controls) / np.sqrt(spread)
+        ordered: list[int] = places[np.argsort(-difference[places], kind="stable")].tolist()
         return ordered
 
     def find_least(self, level: int, asked: int, clients: float, deviation: float) -> float:

@@ -20,19 +20,8 @@ from numpy.typing import NDArray
 
 from concilium.errors import FormulaError, nearest
 from concilium.records.series import Series
-from concilium.temporal.formula import (
-    Always,
-    Conjunction,
-    Constant,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    Negation,
-    Proposition,
-    Until,
-)
+from concilium.temporal import formula as stl
+from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import hole_places, places, point_at, show
 from concilium.temporal.windows import Duration, Window
 
@@ -174,11 +163,11 @@ def _ask_children(part: _Part, parts: list[_Part], grid: int) -> None:
     if part.last < 0:
         return
     match part.formula:
-        case Always() | Eventually() | Until():
+        case stl.Always() | stl.Eventually() | stl.Until():
             if part.window is None:
                 first, last = part.first, grid - 1
             else:
-                low = 0 if isinstance(part.formula, Until) else part.window[0]
+                low = 0 if isinstance(part.formula, stl.Until) else part.window[0]
                 first, last = min(part.first + low, grid - 1), min(part.last + part.window[1], grid - 1)
         case _:
             first, last = part.first, part.last
@@ -195,32 +184,32 @@ def _emit(
     low, high = part.window or (0, 0)
     plan.rows = max(plan.rows, last - first + 1)
     match part.formula:
-        case Limit(variable=str(variable), relation=str(relation), number=float(number)):
+        case stl.Limit(variable=str(variable), relation=str(relation), number=float(number)):
             plan.add(_RELATIONS[relation], part.slot, columns[variable], 0, first, last, number=number)
             plan.reach = max(plan.reach, last + 1)
-        case Proposition(variable):
+        case stl.Proposition(variable):
             plan.add(AT_LEAST, part.slot, columns[variable], 0, first, last, number=_HALF)
             plan.reach = max(plan.reach, last + 1)
-        case Constant(value):
+        case stl.Constant(value):
             plan.add(CONSTANT, part.slot, 0, 0, first, last, number=1.0 if value else -1.0)
-        case Negation():
+        case stl.Negation():
             plan.add(DENY, part.slot, slots[0], 0, first, last)
-        case Conjunction() | Disjunction():
-            operation = BOTH if isinstance(part.formula, Conjunction) else EITHER
+        case stl.Conjunction() | stl.Disjunction():
+            operation = BOTH if isinstance(part.formula, stl.Conjunction) else EITHER
             plan.add(operation, part.slot, slots[0], slots[1], first, last)
             for further in slots[2:]:
                 plan.add(operation, part.slot, part.slot, further, first, last)
-        case Implication():
+        case stl.Implication():
             plan.add(IMPLY, part.slot, slots[0], slots[1], first, last)
-        case Always():
+        case stl.Always():
             plan.add(ALWAYS if part.window else ALWAYS_ON, part.slot, slots[0], 0, first, last, low, high)
-        case Eventually():
+        case stl.Eventually():
             plan.add(
                 EVENTUALLY if part.window else EVENTUALLY_ON, part.slot, slots[0], 0, first, last, low, high
             )
-        case Until() if part.window is None:
+        case stl.Until() if part.window is None:
             plan.add(HOLD_ON, part.slot, slots[0], slots[1], first, last)
-        case Until():
+        case stl.Until():
             # The right side in the interval, the unbounded U from its begin on, and the left side until then.
             plan.add(EVENTUALLY, part.slot, slots[1], 0, first, last, low, high)
             beside = plan.take_slot(free)
@@ -265,22 +254,22 @@ class _Check:
     def _visit(self, part: Formula, outer: type | None, reach: int, denied: bool) -> None:
         """Follows `G[a,b] G[c,d]` (also with not in between) as the one interval that it means."""
         match part:
-            case Limit(variable=str(variable)) | Proposition(variable=variable):
+            case stl.Limit(variable=str(variable)) | stl.Proposition(variable=variable):
                 if variable not in self.measured:
                     self._check_variable(variable, part)
                 return
-            case Negation(inner):
+            case stl.Negation(inner):
                 self._visit(inner, outer, reach, not denied)
                 return
-            case Always(window, inner) | Eventually(window, inner):
-                kind = Always if isinstance(part, Always) is not denied else Eventually
+            case stl.Always(window, inner) | stl.Eventually(window, inner):
+                kind = stl.Always if isinstance(part, stl.Always) is not denied else stl.Eventually
                 if window is None:
                     self._visit(inner, None, 0, False)
                 else:
                     reach = self._check_window(window, part, reach if kind is outer else 0)
                     self._visit(inner, type(part), reach, False)
                 return
-            case Until(window=Window() as window):
+            case stl.Until(window=Window() as window):
                 self._check_window(window, part, 0)
         for child in part.children:
             self._visit(child, None, 0, False)

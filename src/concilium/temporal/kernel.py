@@ -13,26 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.compiling import compiled
-from concilium.temporal.evaluation import (
-    ALWAYS,
-    ALWAYS_ON,
-    AT_LEAST,
-    AT_MOST,
-    BOTH,
-    CONSTANT,
-    DENY,
-    EITHER,
-    EQUAL,
-    EVENTUALLY,
-    EVENTUALLY_ON,
-    HOLD,
-    HOLD_ON,
-    IMPLY,
-    LESS,
-    MORE,
-    RESULT,
-    UNEQUAL,
-)
+from concilium.temporal import evaluation as ops
 
 TRUTH, ROBUSTNESS, BOUNDS = range(3)
 """What is wanted: whether formulas hold, their robustness where it is one number, or its bounds."""
@@ -90,13 +71,13 @@ def run(
         operation, out, one, other = code[step, 0], code[step, 1], code[step, 2], code[step, 3]
         first, last, low, high = code[step, 4], code[step, 5], code[step, 6], code[step, 7]
         cells = (last - first + 1) * width
-        if operation == RESULT:
+        if operation == ops.RESULT:
             upper = lows[one] if exact[one] else highs[one]
             begin = (first - firsts[one]) * width
             _hand_over(mode, exact[one], lows[one], upper, begin, least[out], greatest, out, start, width)
             continue
         firsts[out] = first
-        if operation <= UNEQUAL:
+        if operation <= ops.UNEQUAL:
             values = variables[one][first * width : (last + 1) * width]
             exact[out] = mode == TRUTH or missing[one, last + 1] == missing[one, first]
             if mode == TRUTH:
@@ -107,14 +88,14 @@ def run(
                 _measure(operation, values, numbers[step], spare[0][:cells])
                 _open(spare[0], lows[out][:cells], highs[out])
             continue
-        if operation == CONSTANT:
+        if operation == ops.CONSTANT:
             _hold_constant(numbers[step] > 0, first, last, lengths, ends, lows[out], highs[out])
             exact[out] = mode == TRUTH or shortest > last
             continue
-        unary = operation in (DENY, ALWAYS, EVENTUALLY, ALWAYS_ON, EVENTUALLY_ON)
+        unary = operation in (ops.DENY, ops.ALWAYS, ops.EVENTUALLY, ops.ALWAYS_ON, ops.EVENTUALLY_ON)
         one_exact, other_exact = exact[one], unary or exact[other]
         exact[out] = one_exact and other_exact
-        if mode != TRUTH and operation in (ALWAYS, EVENTUALLY, HOLD) and last + high >= grid:
+        if mode != TRUTH and operation in (ops.ALWAYS, ops.EVENTUALLY, ops.HOLD) and last + high >= grid:
             exact[out] = False
         if out == one and one_exact and not exact[out]:
             _copy(lows[out], highs[out][:cells])
@@ -128,24 +109,24 @@ def run(
             a = (lows[one] if side == 0 or one_exact else highs[one])[at_one:]
             turned = (highs[one] if side == 0 and not one_exact else lows[one])[at_one:]
             b = (lows[other] if side == 0 or other_exact else highs[other])[at_other:]
-            if operation == DENY:
+            if operation == ops.DENY:
                 _deny(turned, into[:cells])
-            elif operation in (BOTH, EITHER):
+            elif operation in (ops.BOTH, ops.EITHER):
                 if out == one:
-                    _join(operation == BOTH, b, into[:cells])
+                    _join(operation == ops.BOTH, b, into[:cells])
                 else:
-                    _combine(operation == BOTH, a, b, into[:cells])
-            elif operation == IMPLY:
+                    _combine(operation == ops.BOTH, a, b, into[:cells])
+            elif operation == ops.IMPLY:
                 _imply(turned, b, into[:cells])
-            elif operation in (ALWAYS, EVENTUALLY):
-                minimum = operation == ALWAYS
+            elif operation in (ops.ALWAYS, ops.EVENTUALLY):
+                minimum = operation == ops.ALWAYS
                 _slide(minimum, a, into, first, last, low, high, grid, width, unknown, spare)
-            elif operation in (ALWAYS_ON, EVENTUALLY_ON):
-                minimum = operation == ALWAYS_ON
+            elif operation in (ops.ALWAYS_ON, ops.EVENTUALLY_ON):
+                minimum = operation == ops.ALWAYS_ON
                 _carry(minimum, a, into, first, last, grid, lengths, shortest, unknown, ends, spare)
-            elif operation == HOLD:
+            elif operation == ops.HOLD:
                 _hold(a, b, into, first, last, low, high, grid, width, unknown, ends, spare)
-            elif operation == HOLD_ON:
+            elif operation == ops.HOLD_ON:
                 _hold_on(a, b, into, first, last, grid, lengths, shortest, unknown, ends, spare)
 
 
@@ -181,13 +162,13 @@ def _hand_over(
 @compiled()
 def _measure(operation: int, values: Values, number: float, out: Values) -> None:
     """The distance to a limit, positive where it is kept."""
-    if operation in (MORE, AT_LEAST):
+    if operation in (ops.MORE, ops.AT_LEAST):
         for i in range(len(out)):
             out[i] = values[i] - number
-    elif operation in (LESS, AT_MOST):
+    elif operation in (ops.LESS, ops.AT_MOST):
         for i in range(len(out)):
             out[i] = number - values[i]
-    elif operation == EQUAL:
+    elif operation == ops.EQUAL:
         for i in range(len(out)):
             out[i] = -abs(values[i] - number)
     else:
@@ -207,20 +188,20 @@ def _open(values: Values, low: Values, high: Values) -> None:
 @compiled()
 def _judge(operation: int, values: Values, number: float, out: Values) -> None:
     """Whether a limit is kept: 1, -1, or 0 where the value is missing."""
-    if operation == LESS:
+    if operation == ops.LESS:
         for i in range(len(out)):
             out[i] = np.float32(values[i] < number) - np.float32(values[i] >= number)
-    elif operation == AT_MOST:
+    elif operation == ops.AT_MOST:
         for i in range(len(out)):
             out[i] = np.float32(values[i] <= number) - np.float32(values[i] > number)
-    elif operation == MORE:
+    elif operation == ops.MORE:
         for i in range(len(out)):
             out[i] = np.float32(values[i] > number) - np.float32(values[i] <= number)
-    elif operation == AT_LEAST:
+    elif operation == ops.AT_LEAST:
         for i in range(len(out)):
             out[i] = np.float32(values[i] >= number) - np.float32(values[i] < number)
     else:
-        sign = np.float32(1) if operation == EQUAL else np.float32(-1)
+        sign = np.float32(1) if operation == ops.EQUAL else np.float32(-1)
         for i in range(len(out)):
             equal = np.float32(values[i] == number)
             different = np.float32(values[i] < number) + np.float32(values[i] > number)

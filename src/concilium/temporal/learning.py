@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import get_context
 from random import Random
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -469,112 +470,79 @@ def _describe_each(
     space: SearchSpace, series: Series, begins: NDArray[np.intp], most: int
 ) -> Iterator[list[tuple[Formula, float]]]:
     """The same for each of several patients, whose windows begin at these and lie one after the other."""
-    kinds = [
-        kind for name in space.names for kind in _describe_variable(name, space, series, begins)
-    ]  # of each variable three, in order
-    tightness = np.array([kind.tightness for kind in kinds]).round(6)
-    sizes = np.array([kind.sizes for kind in kinds])
-    first = np.array([kind.first for kind in kinds])
+    found = [_describe_variable(name, space, series, begins) for name in space.names]
+    tightness, sizes, first, interval, low, high = map(np.concatenate, zip(*found, strict=True))
+    kinds = np.arange(len(tightness))
     # As if patients were described one by one: by variable, and there by the interval in which a kind first occurs.
-    places = (
-        np.arange(len(kinds)) // 3 * (3 * len(space.intervals) + 3) + 3 * first.T + np.arange(len(kinds)) % 3
-    )
+    places = kinds[:, None] // 3 * (3 * len(space.intervals) + 3) + 3 * first + kinds[:, None] % 3
     for patient in range(len(begins)):
-        order = np.lexsort((places[patient], sizes[:, patient], -tightness[:, patient]))
-        there = [place for place in order.tolist() if tightness[place, patient] > 0][:most]
-        yield [(kinds[place].make(patient), float(tightness[place, patient])) for place in there]
+        order = np.lexsort((places[:, patient], sizes[:, patient], -tightness[:, patient]))
+        there = [kind for kind in order.tolist() if tightness[kind, patient] > 0][:most]
+        yield [
+            (
+                _make_description(
+                    space.names[kind // 3],
+                    KINDS[kind % 3],
+                    space.limits[space.names[kind // 3]],
+                    space.intervals[interval[kind, patient]],
+                    int(low[kind, patient]),
+                    int(high[kind, patient]),
+                ),
+                float(tightness[kind, patient]),
+            )
+            for kind in there
+        ]
 
 
-@dataclass
-class _Description:
-    """The tightest formula of one kind about one variable, for each patient: in which interval, between which
-    limits."""
-
-    name: str
-    kind: str
-    limits: tuple[float, ...]
-    intervals: tuple[tuple[int, int], ...]
-    tightness: Floats
-    sizes: NDArray[np.int64]
-    first: NDArray[np.int64]
-    interval: NDArray[np.int64]
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
-
-    @classmethod
-    def begin(cls, name: str, kind: str, space: SearchSpace, patients: int) -> _Description:
-        none = np.zeros(patients, dtype=np.int64)
-        return cls(
-            name,
-            kind,
-            space.limits[name],
-            space.intervals,
-            np.zeros(patients),
-            none.copy(),
-            np.full(patients, len(space.intervals)),
-            none - 1,
-            none.copy(),
-            none.copy(),
-        )
-
-    def offer(
-        self,
-        place: int,
-        tightness: Floats,
-        low: NDArray[np.int64],
-        high: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-    ) -> None:
-        """Another interval, by its place: kept where it is tighter; as tight, always says more of a long interval, at
-        some time of a short one."""
-        lengths = np.array([last - first for first, last in self.intervals])
-        length, before = lengths[place], lengths[self.interval]
-        longer = length > before if self.kind == "always" else length < before
-        there = tightness > 0
-        better = there & ((tightness > self.tightness) | ((tightness == self.tightness) & longer))
-        self.first[there & (self.first == len(self.intervals))] = place
-        self.tightness[better] = tightness[better]
-        self.interval[better] = place
-        self.low[better], self.high[better], self.sizes[better] = low[better], high[better], sizes[better]
-
-    def make(self, patient: int) -> Formula:
-        """The formula of one patient."""
-        interval = self.intervals[self.interval[patient]]
-        low, high = int(self.low[patient]), int(self.high[patient])
-        return _make_description(self.name, self.kind, self.limits, interval, low, high)
+KINDS = ("always", "rises", "falls")
 
 
 def _describe_variable(
     name: str, space: SearchSpace, series: Series, begins: NDArray[np.intp]
-) -> tuple[_Description, ...]:
-    """What always holds of a variable, what it rises above and what it falls below in every window."""
-    values = series[name]
-    numbers = np.array(space.limits[name], dtype=np.float32)
+) -> tuple[NDArray[Any], ...]:
+    """What always holds of a variable, what it rises above and what it falls below in every window: of each kind and
+    patient the tightest formula, [kind, patient], by its tightness, its size, the interval in which the kind first
+    occurs, the interval of the formula, and the numbers of its limits. Of equally tight ones always says more of a long
+    interval, at some time of a short one."""
+    values, numbers = series[name], np.array(space.limits[name], dtype=np.float32)
     count = len(numbers)
-    always, rises, falls = (
-        _Description.begin(name, kind, space, len(begins)) for kind in ("always", "rises", "falls")
+
+    def place(values_of_patients: NDArray[np.float32]) -> NDArray[np.intp]:
+        return np.searchsorted(numbers, values_of_patients, side="right")
+
+    shape = (3, len(space.intervals), len(begins))
+    tightness, sizes, low, high = (
+        np.zeros(shape),
+        np.full(shape, 2),
+        np.zeros(shape, int),
+        np.zeros(shape, int),
     )
-    for place, (first, last) in enumerate(space.intervals):
+    for number, (first, last) in enumerate(space.intervals):
         part = np.where(series.lengths > last, values[first : last + 1], np.float32(np.nan))
         least, greatest = part.min(axis=0), part.max(axis=0)
         known = ~np.isnan(np.add.reduceat(least, begins))
-
-        def place_between(numbers_of_patients: NDArray[np.float32]) -> NDArray[np.int64]:
-            return np.searchsorted(numbers, numbers_of_patients, side="right")
-
-        floor = place_between(np.minimum.reduceat(least, begins)) - 1  # the largest limit that is reached
-        ceiling = place_between(np.maximum.reduceat(greatest, begins))  # the smallest that never is
+        floor = place(np.minimum.reduceat(least, begins)) - 1  # the largest limit that is reached
+        ceiling = place(np.maximum.reduceat(greatest, begins))  # the smallest that never is
+        # At some time in every window: the peak of the lowest window, and the trough of the highest.
+        peak = place(np.minimum.reduceat(greatest, begins)) - 1
+        trough = place(np.maximum.reduceat(least, begins))
         limits = (floor >= 0).astype(np.int64) + (ceiling < count)
         ruled_out = ((floor + 1) / count + (count - ceiling) / count) / 2
-        always.offer(place, np.where(known & (limits > 0), ruled_out, 0.0), floor, ceiling, 2 * limits)
-        # At some time in every window: the peak of the lowest window, and the trough of the highest.
-        peak = place_between(np.minimum.reduceat(greatest, begins)) - 1
-        twos = np.full(len(begins), 2)
-        rises.offer(place, np.where(known & (peak > floor), (peak + 1) / count / 2, 0.0), peak, peak, twos)
-        trough = place_between(np.maximum.reduceat(least, begins))
+        sizes[0, number] = 2 * limits
+        low[:, number], high[:, number] = (floor, peak, trough), (ceiling, peak, trough)
+        tightness[0, number] = np.where(known & (limits > 0), ruled_out, 0.0)
+        tightness[1, number] = np.where(known & (peak > floor), (peak + 1) / count / 2, 0.0)
         crosses = known & (trough < ceiling) & (trough < count)
-        falls.offer(place, np.where(crosses, (count - trough) / count / 2, 0.0), trough, trough, twos)
-    return always, rises, falls
+        tightness[2, number] = np.where(crosses, (count - trough) / count / 2, 0.0)
+    there = tightness > 0
+    occurs = np.where(there.any(axis=1), there.argmax(axis=1), len(space.intervals))
+    lengths = np.array([last - first for first, last in space.intervals])
+    long, short = np.argsort(-lengths, kind="stable"), np.argsort(lengths, kind="stable")
+    chosen = np.array(
+        [order[one[order].argmax(axis=0)] for one, order in zip(tightness, (long, short, short), strict=True)]
+    )
+    taken = [np.take_along_axis(one, chosen[:, None], axis=1)[:, 0] for one in (tightness, sizes, low, high)]
+    return taken[0].round(6), taken[1], occurs, chosen, taken[2], taken[3]
 
 
 def _describe_alike(

@@ -146,7 +146,7 @@ def is_vacuous(rule: Formula) -> bool:
             limits = list(_list_limits(part))
             together = isinstance(part, Conjunction)
             if any(
-                _is_empty(one, other) if together else _is_everything(one, other)
+                _clash(one, other, together)
                 for one, first in limits
                 for other, second in limits
                 if one.variable == other.variable and _overlap(first, second)
@@ -176,19 +176,12 @@ def _overlap(one: Window | None, other: Window | None) -> bool:
     return first[0] <= second[1] and second[0] <= first[1]
 
 
-def _is_empty(upper: Limit, lower: Limit) -> bool:
+def _clash(upper: Limit, lower: Limit, together: bool) -> bool:
+    """Whether two limits leave nothing between them (`together`), or nothing beside them."""
     if upper.relation not in UPPER or lower.relation not in LOWER:
         return False
     if not (isinstance(upper.number, float) and isinstance(lower.number, float)):
         return False
-    touching = can_touch(upper, lower, together=True)
-    return upper.number < lower.number or (upper.number == lower.number and not touching)
-
-
-def _is_everything(upper: Limit, lower: Limit) -> bool:
-    if upper.relation not in UPPER or lower.relation not in LOWER:
-        return False
-    if not (isinstance(upper.number, float) and isinstance(lower.number, float)):
-        return False
-    touching = can_touch(upper, lower, together=False)
-    return upper.number > lower.number or (upper.number == lower.number and not touching)
+    if upper.number == lower.number:
+        return not can_touch(upper, lower, together)
+    return (upper.number < lower.number) == together

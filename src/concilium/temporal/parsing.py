@@ -13,22 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from concilium.errors import FormulaError
 from concilium.records.expression import Mistake, expected, read
 from concilium.records.series_times import read_step
-from concilium.temporal.formula import (
-    DEEPEST,
-    LARGEST_NUMBER,
-    Always,
-    Conjunction,
-    Constant,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    Negation,
-    OpenFormula,
-    Proposition,
-    Until,
-)
+from concilium.temporal import formula as stl
+from concilium.temporal.formula import Formula
 from concilium.temporal.windows import ANY_WINDOW, HOLE, Bound, Hole, Window, check_window, read_bound
 
 if TYPE_CHECKING:
@@ -38,7 +24,7 @@ if TYPE_CHECKING:
 _WORDS = frozenset({"and", "or", "not", "implies", "true", "false", "always", "eventually", "until"})
 _LETTERS = frozenset("GFU")
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
-_SYMBOLS = {Always: "G", Eventually: "F"}
+_SYMBOLS = {stl.Always: "G", stl.Eventually: "F"}
 
 
 def show(formula: Formula) -> str:
@@ -107,55 +93,55 @@ class _Writer:
 
     def _write(self, formula: Formula) -> None:
         match formula:
-            case Limit(variable, relation, number):
+            case stl.Limit(variable, relation, number):
                 self._mark(formula)
                 self._put_slot(variable, _show_name(variable))
                 self._put(" ")
                 self._put_slot(relation, str(relation))
                 self._put(" ")
                 self._put_slot(number, _show_number(number))
-            case Proposition(variable):
+            case stl.Proposition(variable):
                 self._mark(formula)
                 self._put(_show_name(variable))
-            case Constant(value):
+            case stl.Constant(value):
                 self._mark(formula)
                 self._put("true" if value else "false")
-            case OpenFormula():
+            case stl.OpenFormula():
                 self._mark(formula)
                 self._put_slot(HOLE, "?")
-            case Negation(inner):
+            case stl.Negation(inner):
                 self._mark(formula)
                 self._put("not")
                 self._operand(inner)
-            case Conjunction(parts) | Disjunction(parts):
-                word = " and " if isinstance(formula, Conjunction) else " or "
+            case stl.Conjunction(parts) | stl.Disjunction(parts):
+                word = " and " if isinstance(formula, stl.Conjunction) else " or "
                 for index, part in enumerate(parts):
                     if index == 1:
                         self.places.setdefault(id(formula), self.length + 1)
                     if index:
                         self._put(word)
-                    self._wrap(part, isinstance(part, Conjunction | Disjunction | Implication))
-            case Implication(premise, result):
-                self._wrap(premise, isinstance(premise, Implication))
+                    self._wrap(part, isinstance(part, stl.Conjunction | stl.Disjunction | stl.Implication))
+            case stl.Implication(premise, result):
+                self._wrap(premise, isinstance(premise, stl.Implication))
                 self.places.setdefault(id(formula), self.length + 1)
                 self._put(" -> ")
                 self._wrap(result, False)
-            case Always(window, inner) | Eventually(window, inner):
+            case stl.Always(window, inner) | stl.Eventually(window, inner):
                 self._mark(formula)
                 self._put(_SYMBOLS[type(formula)])
                 self._put_window(window)
                 self._operand(inner)
-            case Until(left, window, right):
-                self._wrap(left, not isinstance(left, Constant | Proposition | OpenFormula))
+            case stl.Until(left, window, right):
+                self._wrap(left, not isinstance(left, stl.Constant | stl.Proposition | stl.OpenFormula))
                 self._put(" ")
                 self._mark(formula)
                 self._put("U")
                 self._put_window(window)
                 self._put(" ")
-                self._wrap(right, not isinstance(right, Constant | Proposition | OpenFormula))
+                self._wrap(right, not isinstance(right, stl.Constant | stl.Proposition | stl.OpenFormula))
 
     def _operand(self, inner: Formula) -> None:
-        wrapped = isinstance(inner, Conjunction | Disjunction | Implication | Until)
+        wrapped = isinstance(inner, stl.Conjunction | stl.Disjunction | stl.Implication | stl.Until)
         if not wrapped or self.pieces[-1] == "not":
             self._put(" ")
         self._wrap(inner, wrapped)
@@ -177,22 +163,22 @@ def say_formula(formula: Formula, step: str = "1h", window: int | None = None) -
     Of a `window` of so many steps that ends now, intervals are said from its end: "in the latest 3 hours".
     """
     match formula:
-        case Limit(variable, relation, number):
+        case stl.Limit(variable, relation, number):
             words = RELATION_WORDS.get(str(relation), str(relation))
             return f"{variable} {words} {_say_number(number)}"
-        case Negation(inner):
+        case stl.Negation(inner):
             return f"not ({say_formula(inner, step, window)})"
-        case Conjunction(parts):
+        case stl.Conjunction(parts):
             return " and ".join(_enclose(part, step, window) for part in parts)
-        case Disjunction(parts):
+        case stl.Disjunction(parts):
             return " or ".join(_enclose(part, step, window) for part in parts)
-        case Implication(premise, result):
+        case stl.Implication(premise, result):
             return f"if {_enclose(premise, step, window)}, then {_enclose(result, step, window)}"
-        case Always(interval, inner):
+        case stl.Always(interval, inner):
             return f"{_say_window(interval, step, window)} always {_enclose(inner, step)}"
-        case Eventually(interval, inner):
+        case stl.Eventually(interval, inner):
             return f"{_say_window(interval, step, window)} at some time {_enclose(inner, step)}"
-        case Until(left, interval, right):
+        case stl.Until(left, interval, right):
             when = _say_window(interval, step, window)
             return f"{_enclose(left, step)} until, {when}, {_enclose(right, step)}"
     return str(formula)
@@ -239,7 +225,7 @@ def _say_number(number: object) -> str:
 
 def _enclose(part: Formula, step: str, window: int | None = None) -> str:
     said = say_formula(part, step, window)
-    return said if isinstance(part, Limit) else f"({said})"
+    return said if isinstance(part, stl.Limit) else f"({said})"
 
 
 _SIGNS = {"==": "=", "<>": "!=", "≤": "<=", "⩽": "<=", "≥": ">=", "⩾": ">=", "≠": "!="}
@@ -287,43 +273,43 @@ class _FormulaBuilder:
         return children[0].formula
 
     def implies(self, children: list[_Written]) -> _Written:
-        return self._make(Implication, children)
+        return self._make(stl.Implication, children)
 
     def any(self, children: list[_Written]) -> _Written:
-        return self._make(lambda *parts: Disjunction(parts), children)
+        return self._make(lambda *parts: stl.Disjunction(parts), children)
 
     def all(self, children: list[_Written]) -> _Written:
-        return self._make(lambda *parts: Conjunction(parts), children)
+        return self._make(lambda *parts: stl.Conjunction(parts), children)
 
     def holds_until(self, children: list[Any]) -> _Written:
         left, right, window = children[0], children[-1], _window(children)
-        return self._make(lambda one, other: Until(one, window, other), [left, right])
+        return self._make(lambda one, other: stl.Until(one, window, other), [left, right])
 
     def denial(self, children: list[Any]) -> _Written:
-        return self._make(Negation, [children[-1]], _start(children[0]))
+        return self._make(stl.Negation, [children[-1]], _start(children[0]))
 
     def always(self, children: list[Any]) -> _Written:
         window = _window(children)
-        return self._make(lambda inner: Always(window, inner), [children[-1]], _start(children[0]))
+        return self._make(lambda inner: stl.Always(window, inner), [children[-1]], _start(children[0]))
 
     def eventually(self, children: list[Any]) -> _Written:
         window = _window(children)
-        return self._make(lambda inner: Eventually(window, inner), [children[-1]], _start(children[0]))
+        return self._make(lambda inner: stl.Eventually(window, inner), [children[-1]], _start(children[0]))
 
     def group(self, children: list[Any]) -> _Written:
         place, inner = _start(children[0]), children[-1]
-        if inner.parentheses >= DEEPEST:
-            raise Mistake(f"parentheses are nested more than {DEEPEST} deep here", place)
+        if inner.parentheses >= stl.DEEPEST:
+            raise Mistake(f"parentheses are nested more than {stl.DEEPEST} deep here", place)
         return _Written(inner.formula, place, inner.parentheses + 1)
 
     def constant(self, children: list[Token]) -> _Written:
-        return _Written(Constant(str(children[0]).lower() in {"true", "⊤"}), _start(children[0]))
+        return _Written(stl.Constant(str(children[0]).lower() in {"true", "⊤"}), _start(children[0]))
 
     def open_formula(self, children: list[Token]) -> _Written:
-        return _Written(OpenFormula(), _start(children[0]))
+        return _Written(stl.OpenFormula(), _start(children[0]))
 
     def proposition(self, children: list[_Side]) -> _Written:
-        return _Written(Proposition(children[0].value), children[0].place)
+        return _Written(stl.Proposition(children[0].value), children[0].place)
 
     def limit(self, children: list[_Side]) -> _Written:
         left, sign, right = children
@@ -337,7 +323,7 @@ class _FormulaBuilder:
             raise Mistake("this compares two numbers; one side must name a variable", left.place)
         if isinstance(number.value, str):
             raise Mistake("this compares two variables; one side must be a number", number.place)
-        return _Written(Limit(variable.value, relation, number.value), left.place)
+        return _Written(stl.Limit(variable.value, relation, number.value), left.place)
 
     def side(self, children: list[Any]) -> _Side:
         child = children[0]
@@ -346,7 +332,7 @@ class _FormulaBuilder:
         if child.type == "HOLE":
             return _Side(HOLE, _start(child))
         number = float(child)
-        if not abs(number) <= LARGEST_NUMBER:
+        if not abs(number) <= stl.LARGEST_NUMBER:
             raise Mistake("this number is too large", _start(child))
         return _Side(number, _start(child))
 
@@ -378,8 +364,8 @@ class _FormulaBuilder:
 
     def _make(self, kind: Any, children: list[_Written], place: int | None = None) -> _Written:
         place = children[0].place if place is None else place
-        if max(child.formula.depth for child in children) >= DEEPEST:
-            raise Mistake(f"the formula is nested more than {DEEPEST} deep here", place)
+        if max(child.formula.depth for child in children) >= stl.DEEPEST:
+            raise Mistake(f"the formula is nested more than {stl.DEEPEST} deep here", place)
         formula = kind(*[child.formula for child in children])
         return _Written(formula, place, max(child.parentheses for child in children))
 

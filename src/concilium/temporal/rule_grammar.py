@@ -34,19 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.temporal.formula import (
-    Always,
-    Conjunction,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    OpenFormula,
-    Until,
-    make_window,
-    with_children,
-)
+from concilium.temporal import formula as stl
+from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import PairBins, can_touch, find_partners
 from concilium.temporal.search_space import LARGEST, RELATIONS, SearchSpace
 from concilium.temporal.templates import order
@@ -74,25 +63,25 @@ def arrange(rule: Formula, level: int) -> tuple[Formula, tuple[Any, ...]]:
     so that equal rules have equal values.
     """
     match rule:
-        case Limit(variable, relation, number):
+        case stl.Limit(variable, relation, number):
             if level == STRUCTURE:
-                return Limit(variable, relation, HOLE), (number,)
+                return stl.Limit(variable, relation, HOLE), (number,)
             if level == VARIABLES:
-                return Limit(variable, HOLE, HOLE), (relation, number)
-            return Limit(HOLE, HOLE, HOLE), (variable, relation, number)
-        case Conjunction(parts) | Disjunction(parts):
+                return stl.Limit(variable, HOLE, HOLE), (relation, number)
+            return stl.Limit(HOLE, HOLE, HOLE), (variable, relation, number)
+        case stl.Conjunction(parts) | stl.Disjunction(parts):
             arranged = [(*arrange(part, level), part) for part in parts]
             arranged.sort(key=lambda one: (order(one[0]), order(one[2])))
             return type(rule)(one[0] for one in arranged), sum((one[1] for one in arranged), ())
-        case Always(window, inner) | Eventually(window, inner):
+        case stl.Always(window, inner) | stl.Eventually(window, inner):
             template, values = arrange(inner, level)
             return type(rule)(ANY_WINDOW, template), (window, *values)
-        case Until(left, window, right):
+        case stl.Until(left, window, right):
             first, before = arrange(left, level)
             second, after = arrange(right, level)
-            return Until(first, ANY_WINDOW, second), (*before, window, *after)
+            return stl.Until(first, ANY_WINDOW, second), (*before, window, *after)
     below = [arrange(child, level) for child in rule.children]
-    return with_children(rule, tuple(one[0] for one in below)), sum((one[1] for one in below), ())
+    return stl.with_children(rule, tuple(one[0] for one in below)), sum((one[1] for one in below), ())
 
 
 def find_level(templates: Iterable[Formula]) -> int | None:
@@ -109,11 +98,11 @@ def find_level(templates: Iterable[Formula]) -> int | None:
 
 def _is_of(template: Formula, level: int) -> bool:
     for part in template.walk():
-        if isinstance(part, Limit):
+        if isinstance(part, stl.Limit):
             opened = (part.variable is HOLE, part.relation is HOLE, part.number is HOLE)
             if opened != (level < VARIABLES, level < STRUCTURE, True):
                 return False
-        elif isinstance(part, OpenFormula) or getattr(part, "window", ANY_WINDOW) != ANY_WINDOW:
+        elif isinstance(part, stl.OpenFormula) or getattr(part, "window", ANY_WINDOW) != ANY_WINDOW:
             return False
     return True
 
@@ -122,7 +111,7 @@ OPERATORS = ("G", "F", "U", "and", "or", "->")
 MOST_LIMITS = 3
 """Limits of a rule, unless the study says otherwise: of what the learner finds, one rule in a hundred has more."""
 
-_LIMIT = Limit(HOLE, HOLE, HOLE)
+_LIMIT = stl.Limit(HOLE, HOLE, HOLE)
 
 
 @dataclass(frozen=True)
@@ -228,7 +217,7 @@ class RuleGrammar:
         if not self.relations or self.limits < 1 or self.largest < 2:
             raise StudyError("a grammar has at least one relation and one limit, and a size of at least 2")
         object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "intervals", tuple(map(make_window, self.intervals)))
+        object.__setattr__(self, "intervals", tuple(map(stl.make_window, self.intervals)))
 
     @classmethod
     def from_space(cls, space: SearchSpace, limits: int = MOST_LIMITS) -> RuleGrammar:
@@ -248,14 +237,14 @@ class RuleGrammar:
         if self.wide:
             courses[1].append(_LIMIT)
         for count, parts in states.items():
-            for kind, name in ((Always, "G"), (Eventually, "F")):
+            for kind, name in ((stl.Always, "G"), (stl.Eventually, "F")):
                 if name in self.operators:
                     courses[count] += [kind(ANY_WINDOW, part) for part in parts]
         if "U" in self.operators:
             for one, other in itertools.product(states, states):
                 if one + other <= self.limits:
                     courses[one + other] += [
-                        Until(left, ANY_WINDOW, right) for left in states[one] for right in states[other]
+                        stl.Until(left, ANY_WINDOW, right) for left in states[one] for right in states[other]
                     ]
         joined = self._join(courses, implies=implies)
         every = [form for parts in joined.values() for form in parts if form.size <= self.largest]
@@ -270,7 +259,7 @@ class RuleGrammar:
         every: dict[int, list[Formula]] = {}
         for count in range(1, self.limits + 1):
             made = list(atoms.get(count, ()))
-            for kind, name in ((Conjunction, "and"), (Disjunction, "or")):
+            for kind, name in ((stl.Conjunction, "and"), (stl.Disjunction, "or")):
                 if name in self.operators:
                     for parts in _divide(every, count, kind):
                         if sum(part.size for part in parts) < self.largest:
@@ -278,7 +267,7 @@ class RuleGrammar:
             if implies:
                 for first in range(1, count):
                     made += [
-                        Implication(one, other) for one in every[first] for other in every[count - first]
+                        stl.Implication(one, other) for one in every[first] for other in every[count - first]
                     ]
             every[count] = [form for form in made if form.size <= self.largest]
         return every
@@ -295,23 +284,23 @@ class RuleGrammar:
 
     def count_children(self, template: Formula, level: int) -> int:
         """How many templates `expand` would give, without making them; an upper bound where parts are alike."""
-        limits = [part for part in template.walk() if isinstance(part, Limit)]
+        limits = [part for part in template.walk() if isinstance(part, stl.Limit)]
         count = 1
         for limit in limits:
             count *= len(self._fill_limit(limit, level))
         return count
 
-    def _fill_limit(self, limit: Limit, level: int) -> list[Formula]:
+    def _fill_limit(self, limit: stl.Limit, level: int) -> list[Formula]:
         names = list(self.edges) if isinstance(limit.variable, type(HOLE)) else [limit.variable]
         relations = self.relations if level >= STRUCTURE else (HOLE,)
         if level < VARIABLES:
             return [limit]
-        return [Limit(name, relation, HOLE) for name in names for relation in relations]
+        return [stl.Limit(name, relation, HOLE) for name in names for relation in relations]
 
     def produces(self, rule: Formula) -> bool:
         """Whether a search can ever come to the structure of this rule."""
         for part in rule.canonical().walk():
-            if isinstance(part, Limit) and not (
+            if isinstance(part, stl.Limit) and not (
                 part.variable in self.edges and part.relation in self.relations
             ):
                 return False
@@ -323,35 +312,35 @@ class RuleGrammar:
         return tuple(self._find_bins(structure))
 
     def _pair_bins(self, upper: Formula, lower: Formula, together: bool) -> PairBins:
-        assert isinstance(upper, Limit)
-        assert isinstance(lower, Limit)
+        assert isinstance(upper, stl.Limit)
+        assert isinstance(lower, stl.Limit)
         assert isinstance(upper.variable, str)
         return PairBins(self.edges[upper.variable], together, can_touch(upper, lower, together))
 
     def _find_bins(self, template: Formula) -> Iterator[Bins]:
         match template:
-            case Limit(variable):
+            case stl.Limit(variable):
                 assert isinstance(variable, str)
                 yield _NumberBins(self.edges[variable])
-            case Until(left, _, right):
+            case stl.Until(left, _, right):
                 yield from self._find_bins(left)
                 yield IntervalBins(self.intervals)
                 yield from self._find_bins(right)
-            case Conjunction(parts) | Disjunction(parts):
+            case stl.Conjunction(parts) | stl.Disjunction(parts):
                 for group in find_partners(parts):
                     if len(group) == 2:
-                        yield self._pair_bins(*group, isinstance(template, Conjunction))
+                        yield self._pair_bins(*group, isinstance(template, stl.Conjunction))
                     else:
                         yield from self._find_bins(group[0])
             case _:
-                if isinstance(template, Always | Eventually):
+                if isinstance(template, stl.Always | stl.Eventually):
                     yield IntervalBins(self.intervals)
                 for child in template.children:
                     yield from self._find_bins(child)
 
 
 def _divide(
-    every: Mapping[int, list[Formula]], count: int, kind: type[Conjunction] | type[Disjunction]
+    every: Mapping[int, list[Formula]], count: int, kind: type[stl.Conjunction] | type[stl.Disjunction]
 ) -> Iterator[tuple[Formula, ...]]:
     """Two formulas or more that have so many limits together, none of them of this kind itself, in any one order."""
     pool = [
@@ -374,12 +363,12 @@ def _divide(
     yield from extend(0, count)
 
 
-def _fill_limits(template: Formula, choose: Callable[[Limit], list[Formula]]) -> Iterator[Formula]:
+def _fill_limits(template: Formula, choose: Callable[[stl.Limit], list[Formula]]) -> Iterator[Formula]:
     """All ways to fill the limits of a canonical template, canonical themselves and each once."""
     match template:
-        case Limit():
+        case stl.Limit():
             yield from choose(template)
-        case Conjunction(parts) | Disjunction(parts):
+        case stl.Conjunction(parts) | stl.Disjunction(parts):
             groups = [
                 list(itertools.combinations_with_replacement(list(_fill_limits(part, choose)), times))
                 for part, times in Counter(parts).items()
@@ -388,4 +377,4 @@ def _fill_limits(template: Formula, choose: Callable[[Limit], list[Formula]]) ->
                 yield type(template)(sorted(itertools.chain.from_iterable(chosen), key=order))
         case _:
             for filled in itertools.product(*(_fill_limits(child, choose) for child in template.children)):
-                yield with_children(template, filled)
+                yield stl.with_children(template, filled)

@@ -17,21 +17,10 @@ from random import Random
 import numpy as np
 
 from concilium.errors import StudyError, nearest
-from concilium.records.clinical_ranges import CLINICAL_RANGES, ClinicalRange, place_limits
+from concilium.records.clinical_ranges import CLINICAL_RANGES, place_limits
 from concilium.records.series import Series
-from concilium.temporal.formula import (
-    LARGEST_NUMBER,
-    Always,
-    Conjunction,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    Until,
-    rebuild,
-    replace_part,
-)
+from concilium.temporal import formula as stl
+from concilium.temporal.formula import Formula
 from concilium.temporal.windows import Window
 
 
@@ -61,14 +50,9 @@ class SearchSpace:
         object.__setattr__(self, "widths", widths)
 
     @classmethod
-    def from_ranges(
-        cls,
-        names: Iterable[str],
-        steps: int,
-        ranges: Mapping[str, ClinicalRange] = CLINICAL_RANGES,
-    ) -> SearchSpace:
+    def from_ranges(cls, names: Iterable[str], steps: int) -> SearchSpace:
         """Limits at round numbers in and around the reference range of each variable."""
-        chosen = list(names)
+        chosen, ranges = list(names), CLINICAL_RANGES
         unknown = [name for name in chosen if name not in ranges]
         if unknown:
             raise StudyError(
@@ -111,14 +95,14 @@ class SearchSpace:
         """A formula about the scaled variables, about the variables as they are."""
 
         def unscale(part: Formula) -> Formula:
-            if not isinstance(part, Limit):
+            if not isinstance(part, stl.Limit):
                 return part
             assert isinstance(part.variable, str)
             assert isinstance(part.number, float)
             place = self.scaled_limits[part.variable].index(part.number)
-            return Limit(part.variable, part.relation, self.limits[part.variable][place])
+            return stl.Limit(part.variable, part.relation, self.limits[part.variable][place])
 
-        return rebuild(formula, unscale)
+        return stl.rebuild(formula, unscale)
 
     def _find_width(self, name: str) -> float:
         numbers = self.limits[name]
@@ -133,7 +117,7 @@ def _read_limits(name: str, numbers: Iterable[float]) -> tuple[float, ...]:
         limits = tuple(float(number) for number in numbers)
     except (TypeError, ValueError):
         limits = ()
-    if not limits or not all(abs(number) <= LARGEST_NUMBER for number in limits):
+    if not limits or not all(abs(number) <= stl.LARGEST_NUMBER for number in limits):
         raise StudyError(
             f"the limits of {name!r} must be finite numbers, at least one, that fit 32 bits; got {numbers!r}"
         )
@@ -145,7 +129,7 @@ def _read_limits(name: str, numbers: Iterable[float]) -> tuple[float, ...]:
 LARGEST = 9
 """Operators and limits of one formula; more than that nobody checks at a bedside."""
 RELATIONS = (">=", "<")
-TEMPORAL = (Always, Eventually, Until)
+TEMPORAL = (stl.Always, stl.Eventually, stl.Until)
 
 
 class Breeder:
@@ -175,82 +159,84 @@ class Breeder:
         fitting = [part for part in others if _is_state(part) == _is_state(parts[place])]
         if not fitting:
             return self.mutate(one)
-        return self._keep_small(replace_part(one, place, self._random.choice(fitting)), one)
+        return self._keep_small(stl.replace_part(one, place, self._random.choice(fitting)), one)
 
     def mutate(self, formula: Formula) -> Formula:
         """The formula with one part changed a little, grown or cut."""
         parts = list(formula.walk())
         place = self._random.randrange(len(parts))
-        return self._keep_small(replace_part(formula, place, self._change(parts[place])), formula)
+        return self._keep_small(stl.replace_part(formula, place, self._change(parts[place])), formula)
 
     def vary(self, formula: Formula) -> Iterator[Formula]:
         """All formulas that differ from this one in one number or one interval."""
         for place, part in enumerate(formula.walk()):
             match part:
-                case Limit(variable, relation, number):
+                case stl.Limit(variable, relation, number):
                     assert isinstance(variable, str)
                     for other in self._limits[variable]:
                         if other != number:
-                            yield replace_part(formula, place, Limit(variable, relation, other))
-                case Always() | Eventually() | Until():
+                            yield stl.replace_part(formula, place, stl.Limit(variable, relation, other))
+                case stl.Always() | stl.Eventually() | stl.Until():
                     for interval in self._intervals:
                         if part.window is None or interval != part.window[:2]:
-                            yield replace_part(formula, place, _with_interval(part, interval))
+                            yield stl.replace_part(formula, place, _with_interval(part, interval))
 
     def _draw_limit(self) -> Formula:
         name = self._random.choice(self._names)
-        return Limit(name, self._random.choice(RELATIONS), self._random.choice(self._limits[name]))
+        return stl.Limit(name, self._random.choice(RELATIONS), self._random.choice(self._limits[name]))
 
     def _draw_state(self) -> Formula:
         if self._random.random() < 0.6:
             return self._draw_limit()
-        join = self._random.choice((Conjunction, Disjunction))
+        join = self._random.choice((stl.Conjunction, stl.Disjunction))
         return join((self._draw_limit(), self._draw_limit()))
 
     def _draw_course(self) -> Formula:
         interval = self._random.choice(self._intervals)
         kind = self._random.random()
         if kind < 0.9:
-            return _make_course(Always if kind < 0.45 else Eventually, interval, self._draw_state())
-        return Until(self._draw_limit(), interval, self._draw_limit())
+            return _make_course(stl.Always if kind < 0.45 else stl.Eventually, interval, self._draw_state())
+        return stl.Until(self._draw_limit(), interval, self._draw_limit())
 
     def _join(self, one: Formula, other: Formula) -> Formula:
         kind = self._random.random()
         if kind < 0.45:
-            return Conjunction((one, other))
-        return Disjunction((one, other)) if kind < 0.9 else Implication(one, other)
+            return stl.Conjunction((one, other))
+        return stl.Disjunction((one, other)) if kind < 0.9 else stl.Implication(one, other)
 
     def _change(self, part: Formula) -> Formula:
         dice = self._random.random()
         match part:
-            case Limit(variable, relation, number):
+            case stl.Limit(variable, relation, number):
                 assert isinstance(variable, str)
                 assert isinstance(number, float)
                 if dice < 0.4:
                     numbers = self._limits[variable]
                     place = numbers.index(number) + self._random.choice((-2, -1, 1, 2))
-                    return Limit(variable, relation, numbers[min(max(place, 0), len(numbers) - 1)])
+                    return stl.Limit(variable, relation, numbers[min(max(place, 0), len(numbers) - 1)])
                 if dice < 0.55:
-                    return Limit(variable, RELATIONS[relation == ">="], number)
+                    return stl.Limit(variable, RELATIONS[relation == ">="], number)
                 if dice < 0.8:
                     return self._draw_limit()
-                return self._random.choice((Conjunction, Disjunction))((part, self._draw_limit()))
-            case Always(window, inner) | Eventually(window, inner):
+                return self._random.choice((stl.Conjunction, stl.Disjunction))((part, self._draw_limit()))
+            case stl.Always(window, inner) | stl.Eventually(window, inner):
                 if dice < 0.4:
                     return _with_interval(part, self._random.choice(self._intervals))
                 if dice < 0.6:
-                    return _make_course(Eventually if isinstance(part, Always) else Always, window, inner)
+                    return _make_course(
+                        stl.Eventually if isinstance(part, stl.Always) else stl.Always, window, inner
+                    )
                 return self._join(part, self._draw_course()) if dice < 0.85 else self._draw_course()
-            case Until(left, window, right):
+            case stl.Until(left, window, right):
                 if dice < 0.5:
                     return _with_interval(part, self._random.choice(self._intervals))
-                return Until(right, window, left) if dice < 0.65 else self._draw_course()
-            case Conjunction(parts) | Disjunction(parts):
+                return stl.Until(right, window, left) if dice < 0.65 else self._draw_course()
+            case stl.Conjunction(parts) | stl.Disjunction(parts):
                 if dice < 0.5:
                     return self._random.choice(parts)
-                return (Disjunction if isinstance(part, Conjunction) else Conjunction)(parts)
-            case Implication(premise, result):
-                return premise if dice < 0.3 else result if dice < 0.6 else Implication(result, premise)
+                return (stl.Disjunction if isinstance(part, stl.Conjunction) else stl.Conjunction)(parts)
+            case stl.Implication(premise, result):
+                return premise if dice < 0.3 else result if dice < 0.6 else stl.Implication(result, premise)
         return part
 
     def _keep_small(self, formula: Formula, before: Formula) -> Formula:
@@ -263,18 +249,18 @@ def _is_state(part: Formula) -> bool:
 
 
 def _make_course(
-    kind: type[Always] | type[Eventually], window: Window | tuple[int, int] | None, state: Formula
+    kind: type[stl.Always] | type[stl.Eventually], window: Window | tuple[int, int] | None, state: Formula
 ) -> Formula:
     """G or F of a state; of one step always G, since both say the same."""
     if window is not None and window[0] == window[1]:
-        kind = Always
+        kind = stl.Always
     return kind(window, state)
 
 
 def _with_interval(part: Formula, interval: tuple[int, int]) -> Formula:
     match part:
-        case Always(_, inner) | Eventually(_, inner):
+        case stl.Always(_, inner) | stl.Eventually(_, inner):
             return _make_course(type(part), interval, inner)
-        case Until(left, _, right):
-            return Until(left, interval, right)
+        case stl.Until(left, _, right):
+            return stl.Until(left, interval, right)
     return part

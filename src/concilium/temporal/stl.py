@@ -35,13 +35,10 @@ if TYPE_CHECKING:
     from concilium.temporal.search_space import SearchSpace as SearchSpace
     from concilium.temporal.trajectories import draw_trajectories as draw_trajectories
 
+_LEARNING = "LabelledWindows", "LearnedRule", "RuleLearner", "RuleVote", "cut_windows"
 _PLACES = {
-    "LabelledWindows": "concilium.temporal.learning",
-    "LearnedRule": "concilium.temporal.learning",
-    "RuleLearner": "concilium.temporal.learning",
-    "RuleVote": "concilium.temporal.learning",
+    **dict.fromkeys(_LEARNING, "concilium.temporal.learning"),
     "SearchSpace": "concilium.temporal.search_space",
-    "cut_windows": "concilium.temporal.learning",
     "draw_trajectories": "concilium.temporal.trajectories",
 }
 

@@ -26,35 +26,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from concilium.errors import FormulaError
-from concilium.temporal.formula import (
-    RELATIONS,
-    Always,
-    Conjunction,
-    Constant,
-    Disjunction,
-    Eventually,
-    Formula,
-    Implication,
-    Limit,
-    Negation,
-    OpenFormula,
-    Proposition,
-    Until,
-    with_children,
-)
+from concilium.temporal import formula as stl
+from concilium.temporal import windows
+from concilium.temporal.formula import Formula
 from concilium.temporal.parsing import hole_places, parse, point_at, show
-from concilium.temporal.windows import (
-    ANY_WINDOW,
-    HOLE,
-    Bound,
-    Duration,
-    Hole,
-    Window,
-    add_windows,
-    check_bound,
-    check_window,
-    read_bound,
-)
+from concilium.temporal.windows import HOLE, Duration, Window
 
 OPPOSITE = {"<": ">=", ">=": "<", ">": "<=", "<=": ">", "=": "!=", "!=": "="}
 
@@ -66,37 +42,37 @@ def canonical(formula: Formula) -> Formula:
 
 def _simplify(formula: Formula, denied: bool) -> Formula:
     match formula:
-        case Negation(inner):
+        case stl.Negation(inner):
             return _simplify(inner, not denied)
-        case Limit(variable, relation, number):
-            if not denied or isinstance(relation, Hole):
+        case stl.Limit(variable, relation, number):
+            if not denied or isinstance(relation, windows.Hole):
                 return formula
-            return Limit(variable, OPPOSITE[relation], number)
-        case Constant(value):
-            return Constant(value is not denied)
-        case OpenFormula():
+            return stl.Limit(variable, OPPOSITE[relation], number)
+        case stl.Constant(value):
+            return stl.Constant(value is not denied)
+        case stl.OpenFormula():
             return formula
-        case Proposition():
-            return Negation(formula) if denied else formula
-        case Conjunction(parts) | Disjunction(parts):
-            together = isinstance(formula, Conjunction) is not denied
+        case stl.Proposition():
+            return stl.Negation(formula) if denied else formula
+        case stl.Conjunction(parts) | stl.Disjunction(parts):
+            together = isinstance(formula, stl.Conjunction) is not denied
             return _join([_simplify(part, denied) for part in parts], together)
-        case Always(window, inner) | Eventually(window, inner):
-            kind = Always if isinstance(formula, Always) is not denied else Eventually
+        case stl.Always(window, inner) | stl.Eventually(window, inner):
+            kind = stl.Always if isinstance(formula, stl.Always) is not denied else stl.Eventually
             return _nest(kind, window, _simplify(inner, denied))
-        case Implication() | Until():
-            made = with_children(formula, tuple([_simplify(child, False) for child in formula.children]))
-            return Negation(made) if denied else made
+        case stl.Implication() | stl.Until():
+            made = stl.with_children(formula, tuple([_simplify(child, False) for child in formula.children]))
+            return stl.Negation(made) if denied else made
     raise TypeError(f"{type(formula).__name__} is no formula")
 
 
 def _join(parts: list[Formula], together: bool) -> Formula:
-    kind = Conjunction if together else Disjunction
+    kind = stl.Conjunction if together else stl.Disjunction
     flat: list[Formula] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, kind) else (part,))
     has_holes = any(part.open_places for part in flat)
-    neutral, deciding = Constant(together), Constant(not together)
+    neutral, deciding = stl.Constant(together), stl.Constant(not together)
     if deciding in flat and not has_holes:
         return deciding
     closed = {part: None for part in flat if not part.open_places and part != neutral}
@@ -108,12 +84,12 @@ def _join(parts: list[Formula], together: bool) -> Formula:
     return kind(sorted(left, key=order))
 
 
-def _nest(kind: type[Always] | type[Eventually], window: Window | None, inner: Formula) -> Formula:
-    if window is None and isinstance(inner, Constant):
+def _nest(kind: type[stl.Always] | type[stl.Eventually], window: Window | None, inner: Formula) -> Formula:
+    if window is None and isinstance(inner, stl.Constant):
         return inner
     if isinstance(inner, kind):
         try:
-            return kind(add_windows(window, inner.window), inner.inner)
+            return kind(windows.add_windows(window, inner.window), inner.inner)
         except ValueError:
             pass
     return kind(window, inner)
@@ -123,17 +99,17 @@ _RANKS = {
     kind: rank
     for rank, kind in enumerate(
         [
-            Limit,
-            Proposition,
-            Negation,
-            Constant,
-            OpenFormula,
-            Conjunction,
-            Disjunction,
-            Always,
-            Eventually,
-            Until,
-            Implication,
+            stl.Limit,
+            stl.Proposition,
+            stl.Negation,
+            stl.Constant,
+            stl.OpenFormula,
+            stl.Conjunction,
+            stl.Disjunction,
+            stl.Always,
+            stl.Eventually,
+            stl.Until,
+            stl.Implication,
         ]
     )
 }
@@ -143,24 +119,24 @@ def order(formula: Formula) -> tuple[Any, ...]:
     """A key by which formulas are sorted: limits by variable and number first, then what is built from them."""
     rank = _RANKS[type(formula)]
     match formula:
-        case Limit(variable, relation, number):
+        case stl.Limit(variable, relation, number):
             return rank, _slot(variable), _slot(number), _slot(relation)
-        case Proposition(variable):
+        case stl.Proposition(variable):
             return rank, variable
-        case Constant(value):
+        case stl.Constant(value):
             return rank, value
-        case Conjunction(parts) | Disjunction(parts):
+        case stl.Conjunction(parts) | stl.Disjunction(parts):
             return rank, len(parts), *(order(part) for part in parts)
-        case Always(window, inner) | Eventually(window, inner):
+        case stl.Always(window, inner) | stl.Eventually(window, inner):
             return rank, order(inner), _window(window)
-        case Until(left, window, right):
+        case stl.Until(left, window, right):
             return rank, order(left), order(right), _window(window)
         case _:
             return rank, *(order(child) for child in formula.children)
 
 
 def _slot(value: Any) -> tuple[Any, ...]:
-    if isinstance(value, Hole):
+    if isinstance(value, windows.Hole):
         return (2,)
     return (1, value.minutes) if isinstance(value, Duration) else (0, value)
 
@@ -215,26 +191,29 @@ def matches(template: Formula, rule: Formula | str) -> bool:
 
 def match_canonical(template: Formula, rule: Formula) -> bool:
     """`matches` of two formulas that are canonical already, as a search over many keeps them."""
-    if isinstance(template, OpenFormula):
+    if isinstance(template, stl.OpenFormula):
         return True
     if not template.open_places:
         return template == rule
     if type(template) is not type(rule) or template.size > rule.size:
         return False
     match template, rule:
-        case Limit(), Limit():
+        case stl.Limit(), stl.Limit():
             return all(
                 _fits(one, other) for one, other in zip(template._values(), rule._values(), strict=True)
             )
-        case (Conjunction(wanted), Conjunction(parts)) | (Disjunction(wanted), Disjunction(parts)):
+        case (stl.Conjunction(wanted), stl.Conjunction(parts)) | (
+            stl.Disjunction(wanted),
+            stl.Disjunction(parts),
+        ):
             return _match_parts(wanted, parts)
         case (
-            (Always(window), Always(other))
-            | (Eventually(window), Eventually(other))
-            | (Until(window=window), Until(window=other))
+            (stl.Always(window), stl.Always(other))
+            | (stl.Eventually(window), stl.Eventually(other))
+            | (stl.Until(window=window), stl.Until(window=other))
         ):
             return _fits_window(window, other) and _match_children(template, rule)
-        case (Negation(), Negation()) | (Implication(), Implication()):
+        case (stl.Negation(), stl.Negation()) | (stl.Implication(), stl.Implication()):
             return _match_children(template, rule)
     return False
 
@@ -248,11 +227,11 @@ def _match_children(template: Formula, rule: Formula) -> bool:
 def _match_parts(wanted: Sequence[Formula], parts: Sequence[Formula]) -> bool:
     """Parts of the template to different parts of the rule; each bare hole takes one or more of those left over."""
     closed = {part for part in wanted if not part.open_places}
-    free = sum(isinstance(part, OpenFormula) for part in wanted)
+    free = sum(isinstance(part, stl.OpenFormula) for part in wanted)
     rest = [part for part in parts if part not in closed]
     if len(parts) - len(rest) != len(closed):
         return False
-    partial = [part for part in wanted if part.open_places and not isinstance(part, OpenFormula)]
+    partial = [part for part in wanted if part.open_places and not isinstance(part, stl.OpenFormula)]
     left_over = len(rest) - len(partial)
     if left_over < free or (left_over and not free):
         return False
@@ -278,7 +257,7 @@ def _assign(edges: Sequence[Sequence[int]], places: int) -> bool:
 
 
 def _fits(one: Any, other: Any) -> bool:
-    return isinstance(one, Hole) or bool(one == other)
+    return isinstance(one, windows.Hole) or bool(one == other)
 
 
 def _fits_window(one: Window | None, other: Window | None) -> bool:
@@ -289,13 +268,13 @@ def _fits_window(one: Window | None, other: Window | None) -> bool:
 
 def _kinds(template: Formula) -> Iterator[str]:
     match template:
-        case OpenFormula():
+        case stl.OpenFormula():
             yield "formula"
-        case Limit(variable, relation, number):
+        case stl.Limit(variable, relation, number):
             for kind, value in (("variable", variable), ("relation", relation), ("number", number)):
                 if value is HOLE:
                     yield kind
-        case Until(left, window, right):
+        case stl.Until(left, window, right):
             yield from _kinds(left)
             yield from _window_kinds(window)
             yield from _kinds(right)
@@ -336,23 +315,23 @@ def _fill(template: Formula, filling: _Filling) -> Formula:
     if not template.open_places:
         return template
     match template:
-        case OpenFormula():
+        case stl.OpenFormula():
             value = filling.take(_read_formula)
             return template if value is HOLE else value
-        case Limit(variable, relation, number):
-            return Limit(
+        case stl.Limit(variable, relation, number):
+            return stl.Limit(
                 filling.take(_read_variable) if variable is HOLE else variable,
                 filling.take(_read_relation) if relation is HOLE else relation,
                 filling.take(_read_number) if number is HOLE else number,
             )
-        case Always(window, inner) | Eventually(window, inner):
+        case stl.Always(window, inner) | stl.Eventually(window, inner):
             window = _fill_window(window, filling)
             return type(template)(window, _fill(inner, filling))
-        case Until(left, window, right):
+        case stl.Until(left, window, right):
             left = _fill(left, filling)
             window = _fill_window(window, filling)
-            return Until(left, window, _fill(right, filling))
-    return with_children(template, tuple([_fill(child, filling) for child in template.children]))
+            return stl.Until(left, window, _fill(right, filling))
+    return stl.with_children(template, tuple([_fill(child, filling) for child in template.children]))
 
 
 def _fill_window(window: Window | None, filling: _Filling) -> Window | None:
@@ -360,11 +339,11 @@ def _fill_window(window: Window | None, filling: _Filling) -> Window | None:
         return window
     if window.whole_hole:
         value = filling.take(_read_window)
-        return ANY_WINDOW if value is HOLE else value
+        return windows.ANY_WINDOW if value is HOLE else value
     low = filling.take(_read_bound) if window.low is HOLE else window.low
     high = filling.take(_read_bound) if window.high is HOLE else window.high
     try:
-        return check_window(low, high)
+        return windows.check_window(low, high)
     except ValueError as error:
         raise filling.error(f"the interval {error}") from None
 
@@ -384,8 +363,8 @@ def _read_variable(value: Any) -> str:
 
 
 def _read_relation(value: Any) -> str:
-    if value not in RELATIONS:
-        raise ValueError(f"{value!r} is none of {' '.join(RELATIONS)}")
+    if value not in stl.RELATIONS:
+        raise ValueError(f"{value!r} is none of {' '.join(stl.RELATIONS)}")
     return str(value)
 
 
@@ -398,8 +377,8 @@ def _read_number(value: Any) -> float:
         raise ValueError(f"{value!r} is no number") from None
 
 
-def _read_bound(value: Any) -> Bound:
-    return read_bound(value) if isinstance(value, str) else check_bound(value)
+def _read_bound(value: Any) -> windows.Bound:
+    return windows.read_bound(value) if isinstance(value, str) else windows.check_bound(value)
 
 
 def _read_window(value: Any) -> Window | None:
@@ -411,4 +390,4 @@ def _read_window(value: Any) -> Window | None:
         raise ValueError(
             f"{value!r} is no interval; it is two bounds, or None for the rest of the stay"
         ) from None
-    return check_window(_read_bound(low), _read_bound(high))
+    return windows.check_window(_read_bound(low), _read_bound(high))

@@ -1,8 +1,8 @@
-"""`shared`: entries of patients leave the hospital, each randomised by itself; what need not be hidden is in the clear.
+"""`shared`: entries of patients leave the hospital, each randomised by itself; what need not be hidden is unprotected.
 
 Who is protected, from whom, at what cost: what was recorded in each entry, from everybody who sees it, wherever it left
 as one of the protected outputs of its question, at the question's pure epsilon for each entry; everyone is charged for
-as many entries as anyone may have. Who is not: an entry in the clear is what was recorded, whatever was paid for the
+as many entries as anyone may have. Who is not: an unprotected entry is what was recorded, whatever was paid for the
 others, so that the ledger holds the price *and* says that no bound holds for all of it. How many entries a patient
 has, and that there is one, is seen. The order of the hospital's own rows is not: patients leave under numbers, in an
 order that only the hospital can work out (patient_identity.py), and entries in an order of their own (shared_codes.py).
@@ -33,7 +33,7 @@ class Shared(Release):
     name: ClassVar[str] = "shared"
     meaning: ClassVar[str] = (
         "shared: the house saw entries of each patient, under numbers. What is sensitive in them was randomised, each "
-        "entry by itself, and is protected at the cost below; what is not was left in the clear, but for what was "
+        "entry by itself, and is protected at the cost below; what is not was left unprotected, but for what was "
         "overwritten at random, and epsilon is unlimited for that. How many entries a patient has is seen."
     )
     by_site: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class Shared(Release):
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if not isinstance(question, Randomised):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as {self.name!r}")
-        context.ledger.check_room(question.price, "epsilon")
+        context.check_room(price_epsilon(question.price))
         cohort = question.select(context.view).telling_all()
         numbers = question.count(cohort)
 
