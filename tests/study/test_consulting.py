@@ -201,6 +201,20 @@ def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
     assert read_ledgers(tmp_path) == paid
 
 
+def test_a_form_asks_for_what_the_file_names_or_what_was_released(tmp_path):
+    path, run = write_study(tmp_path), CliRunner()
+    filled = run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n")
+    assert filled.exit_code == 0, filled.output
+    assert "Patients like this one: age 45 or above, sex m; 117 patients." in filled.output
+    text = path.read_text()
+    bare = text[: text.index("[values]")] + text[text.index("[house]") :]
+    path.write_text(bare)
+    assert run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n").exit_code == 0
+    shutil.rmtree(tmp_path / "ward.asked")
+    said = run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n")
+    assert "names no attributes that a form could ask for before the first release" in said.output
+
+
 def test_the_command_answers_in_words_and_as_data(tmp_path):
     path, run = write_study(tmp_path), CliRunner()
     said = run.invoke(app, ["ask", str(path), "age=63", "sex=m", "--as", "weiss"])

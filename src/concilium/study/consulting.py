@@ -130,8 +130,9 @@ def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str
 def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
     """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
     path = Path(path)
-    if path.suffix == ".json":
-        released = _open(path)
+    release = find_release(path, today().isoformat()[:7]) / MODEL
+    if path.suffix == ".json" or release.exists():
+        released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_
         entries = released.card.dictionary
     else:
@@ -140,4 +141,9 @@ def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, D
         study = Study.read(path, elsewhere=elsewhere)
         grid, named = _list_named(study, _take_consultation(study, study.open_method()))
         entries = dict(study.dictionary.entries)
+        if not named:
+            raise StudyError(
+                f"{path}: names no attributes that a form could ask for before the first release: give them as "
+                "attribute=value, such as age=63"
+            )
     return {name: entries.get(name) for name in (*grid, *(one for one in named if one not in grid))}
