@@ -73,7 +73,7 @@ def estimate(table: Table, *, cut: bool = False) -> _Estimates:
     n = np.where(n > 0, n, 1.0)
     d = np.minimum(table[:, 0], n)
     any_event = np.minimum(table[:, :-1].sum(axis=1), n)
-    survival = np.cumprod(np.asarray(1 - np.minimum(d, alone) / alone, dtype=np.float64))
+    survival = np.asarray(np.cumprod(1 - np.minimum(d, alone) / alone), dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         greenwood = np.cumsum(np.where(d > 0, d / (alone * (alone - d)), 0.0))
         alive = np.cumprod(1 - any_event / n)

@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
@@ -192,6 +191,7 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.abs(alone).sum()) ** 2 / squares if squares else 1.0
 
 
+_log_gamma = np.vectorize(math.lgamma, otypes=[float])
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
@@ -204,8 +204,8 @@ def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -
     of_values = table.sum(axis=1)
 
     def weigh(strength: float) -> float:
-        each = gammaln(strength * shares + table) - gammaln(strength * shares)
-        return float((gammaln(strength) - gammaln(strength + of_values)).sum() + each.sum())
+        each = _log_gamma(strength * shares + table) - _log_gamma(strength * shares)
+        return float((_log_gamma(strength) - _log_gamma(strength + of_values)).sum() + each.sum())
 
     return max(STRENGTHS, key=weigh)
 
