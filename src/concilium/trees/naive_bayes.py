@@ -191,8 +191,10 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.abs(alone).sum()) ** 2 / squares if squares else 1.0
 
 
-_log_gamma = np.vectorize(math.lgamma, otypes=[float])
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
 
 
 def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
@@ -205,7 +207,7 @@ def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -
 
     def weigh(strength: float) -> float:
         each = _log_gamma(strength * shares + table) - _log_gamma(strength * shares)
-        return float((_log_gamma(strength) - _log_gamma(strength + of_values)).sum() + each.sum())
+        return float((math.lgamma(strength) - _log_gamma(strength + of_values)).sum() + each.sum())
 
     return max(STRENGTHS, key=weigh)
 
