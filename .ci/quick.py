@@ -21,7 +21,15 @@ ELSEWHERE = {
         "tests/flare/test_kits.py",
     ],
 }
-SLOW = ["tests/protocol/test_hostile_numbers.py", "tests/adversary/test_relays.py", "tests/flare"]
+SLOW = [
+    "tests/adversary/test_gateway_messages.py",
+    "tests/adversary/test_relays.py",
+    "tests/adversary/test_work.py",
+    "tests/cli/test_demo_command.py",
+    "tests/cli/test_tutorial.py",
+    "tests/flare",
+    "tests/protocol/test_hostile_numbers.py",
+]
 # Of tables, of rules and of series.
 METHODS = ("tree", "discovery", "experts")
 
@@ -45,6 +53,8 @@ def choose_tests(changed: list[str]) -> list[str]:
         parts = Path(name).parts
         if parts[0] == "tests" and Path(name).name.startswith("test_") and Path(name).exists():
             chosen.add(name)
+        elif parts[0] == "tests" and len(parts) > 2 and list(Path(name).parent.glob("test_*.py")):
+            chosen.add(str(Path(name).parent))  # what its tests share
         elif parts[:2] == ("src", "concilium") and len(parts) > 3:
             folder = f"tests/{parts[2]}"
             places = ELSEWHERE.get(parts[2], [folder] if Path(folder).is_dir() else [])
@@ -60,7 +70,8 @@ def main() -> int:
     ended = subprocess.run([*pytest, *tests, *slow]).returncode
     others = "voting or rulefit or bayes or masked"
     chosen = f"({' or '.join(METHODS)}) and not ({others})"
-    return ended or subprocess.run([*pytest, "tests/contract/test_contract.py", "-k", chosen]).returncode
+    contract = subprocess.run([*pytest, "tests/contract/test_contract.py", "-k", chosen])
+    return ended or contract.returncode
 
 
 if __name__ == "__main__":

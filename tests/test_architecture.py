@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 import concilium as cc
+from concilium import registry
 
 SOURCE = Path(cc.__file__).parent
+
+LISTED = [*registry.METHODS.values(), *registry.SHARINGS.values()]
+METHODS = {place.split(".")[1] for place in LISTED} - {"consultations"}
 
 # A layer may import from itself and from those before it.
 LAYERS = [
@@ -22,7 +26,7 @@ LAYERS = [
     {"policy"},
     {"protocol"},
     {"transports", "models"},
-    {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"},
+    METHODS,
     {"consultations"},  # which answers by naive Bayes of trees/
     {"evaluation", "consult"},
     {"study"},
@@ -30,7 +34,6 @@ LAYERS = [
     {"console", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-METHODS = {"trees", "rulefit", "temporal", "codes", "experts", "statistics", "shapes"}
 
 
 def imported(path):

@@ -57,6 +57,24 @@ with listen("127.0.0.1", 0, "--port") as listener:
     server.should_exit = server.force_exit = True
     thread.join()
 """,
+    "console": """
+import asyncio, pathlib
+from concilium.console.access import UserBook
+from concilium.console.gateway import make_server
+from concilium.console.serving import make_console
+UserBook(pathlib.Path(".console/users.json")).add("A", ["viewer"], "a long password")
+app, _ = make_console(pathlib.Path("."), host="127.0.0.1")
+make_server(app, app.connections, "the console")
+replies = []
+async def receive():
+    return {"type": "http.request", "body": b"name=A&password=a+long+password", "more_body": False}
+async def send(message):
+    replies.append(message)
+headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/x-www-form-urlencoded")]
+scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "client": ("127.0.0.1", 1)}
+asyncio.run(app({**scope, "headers": headers}, receive, send))
+assert replies[0]["status"] == 303, replies
+""",
     "FLARE site": "from concilium.transports.flare import launcher, site_job, starting",
 }
 

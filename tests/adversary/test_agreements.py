@@ -24,7 +24,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Answer, Refusal, open_reply
 from concilium.protocol.questions import Laplace
 from concilium.protocol.terms import open_method
-from concilium.registry import PROPOSED, load
+from concilium.registry import METHODS, PROPOSED, load
 
 DELTA = 1e-6
 ROWS = [{"age": 20 + i % 60, "sex": "fm"[i % 2], "y": "ny"[i % 3 == 0]} for i in range(40)]
@@ -84,7 +84,7 @@ STUDIES = [
 ]
 # The names themselves, not what the product makes of them.
 WITH_A_BOUND = {"private", "local", "noised"}
-LEARN_A_MODEL = {"tree", "voting-trees", "rulefit", "naive-bayes", "discovery", "experts"}
+LEARN_A_MODEL = set(METHODS)
 RELEASES = ["exact", "masked", "private", "local", "noised", "shared"]
 
 

@@ -22,47 +22,15 @@ from concilium.protocol import meter, terms
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
 from concilium.protocol.terms import Propose, name_study, sign_terms
 from concilium.registry import PROPOSED, load
+from contract.patients import write_parameters
 
 ROWS = [{"age": 20 + i % 60, "sex": "fm"[i % 2], "y": "ny"[i % 3 == 0]} for i in range(40)]
 TABLE = cc.Records.from_rows(ROWS, schema={"age": "number", "sex": "code", "y": "code"})
 STATED = {"bins": {"age": [40, 60]}, "values": {"sex": ["f", "m"], "y": ["n", "y"]}, "epsilon": "1"}
-BINS = {"bins": {"age": [20.0, 40.0, 60.0]}}
 VALID: dict[tuple[str, str], dict[str, Any]] = {
-    ("tree", "exact"): {"max_depth": 2},
-    ("tree", "private"): {**STATED, "max_depth": 2},
-    ("voting-trees", "exact"): {"positive": "y"},
-    ("rulefit", "exact"): {"positive": "y", **BINS},
-    ("rulefit", "masked"): {"positive": "y", **BINS},
-    ("rulefit", "private"): {**STATED},
-    ("shapes", "exact"): {"positive": "y"},
-    ("shapes", "private"): {**STATED, "positive": "y"},
-    ("naive-bayes", "private"): {**STATED},
-    ("consultation", "private"): {**STATED},
-    ("discovery", "private"): {"outcome": "y", **BINS},
-    ("discovery", "local"): {"outcome": "y", "trust": "local", **BINS},
-    ("discovery", "exact"): {"outcome": "y", "trust": "rule", **BINS},
-    ("experts", "private"): {**BINS},
-    ("experts", "exact"): {**BINS},
-    ("code-counts", "noised"): {"epsilon": "1", "pairs_with": ["042"]},
-    ("describe", "private"): {**STATED},
-    ("regression", "private"): {**STATED, "positive": "y"},
-    ("survival-curve", "private"): {**STATED, "positive": "y", "time": "age"},
-    ("survival-curve", "masked"): {"positive": "y", "time": "age"},
-    ("cox", "exact"): {"positive": "y", "time": "age"},
-    ("validation", "private"): {"positive": "y", "learned_by": "tree", "digest": "0" * 64, "epsilon": "1"},
-    ("own-models", "noised"): {
-        "positive": "y",
-        "learned_by": "tree",
-        "settings": {"attributes": ["age"]},
-        "epsilon": "1",
-        "blocks": 5,
-    },
-    ("code-sharing", "shared"): {
-        "sensitive": ["042", "303"],
-        "epsilon": "1",
-        "max_events": 2,
-        "block_size": 1,
-    },
+    (name, release): write_parameters(name, release, positive="y", time="age", **STATED)
+    for name, place in PROPOSED.items()
+    for release in load(place).releases
 }
 # A whole proposal, page and all, on a machine that does other things; the attacks took minutes or all memory.
 MOST_SECONDS, MOST_MEMORY = 2.0, 32 << 20
@@ -269,7 +237,13 @@ def test_a_house_that_proposes_without_end_is_refused_and_others_are_not(
 @pytest.mark.parametrize("trust", ["local", "rule", "secure-sum"])
 def test_whether_a_study_can_work_is_found_by_the_house_and_by_no_hospital(site: cc.Site, trust: str) -> None:
     release = {"local": "local", "rule": "exact", "secure-sum": "private"}[trust]
-    parameters = {"outcome": "y", "trust": trust, "epsilon": "1/10", "clients": 300, **BINS}
+    parameters = {
+        "outcome": "y",
+        "trust": trust,
+        "epsilon": "1/10",
+        "clients": 300,
+        "bins": {"age": [20, 40]},
+    }
     with pytest.raises(StudyError, match="this study cannot work"):
         cc.RuleDiscovery(**parameters).draft()
     reply = send(site, write(site, "discovery", release, parameters).terms, HOUSE, release)

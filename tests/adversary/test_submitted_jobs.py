@@ -733,7 +733,7 @@ def test_a_site_that_cannot_start_a_job_is_left_out_of_it(guarded, failing):
 
 def test_a_guarded_process_is_one_of_four():
     done = subprocess.run(
-        [sys.executable, "-m", process.__name__, "http.server"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", process.__name__, "http.server"], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 1
     assert "http.server is not a process of the network" in done.stderr

@@ -264,7 +264,7 @@ def test_waiting_is_over_when_people_have_decided(folder: Path) -> None:
         time.sleep(0.5)
         (study,) = studies(folder, "north")
         decide(folder, "agree", ("north", "coast"), study["study"])
-        assert process.wait(50) == 0
+        assert process.wait(600) == 0
     assert json.loads((folder / "out" / "card.json").read_text())["study"] == study["study"]
 
 

@@ -74,7 +74,7 @@ class Running:
         self.address = urlsplit(found[0])
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any, str]:
-        connection = http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=60)
+        connection = http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=600)
         with contextlib.closing(connection):
             connection.request(method, path, body)
             reply = connection.getresponse()
@@ -215,7 +215,7 @@ def test_it_ends_when_interrupted_and_says_nothing_of_the_data_then_either(tmp_p
     gateway = Running(tmp_path)
     gateway.post(GRAPH)
     gateway.process.send_signal(signal.SIGINT)
-    out, complaints = gateway.process.communicate(timeout=60)
+    out, complaints = gateway.process.communicate(timeout=600)
     assert gateway.process.returncode == 130
     assert "MRN-7" not in out + complaints
     assert "Traceback" not in complaints

@@ -1,4 +1,4 @@
-"""`fit_and_die.py FOLDER METHOD ROUND` fits a method with a journal and ledgers on disk, and is killed in that round.
+"""Fit a method with a journal and ledgers on disk, in a process that is killed in a round.
 
 Round 0: nobody is killed. The model is saved as FOLDER/model.json when the fit ends.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from pathlib import Path
 
 import concilium as cc
 from concilium.registry import METHODS, load
@@ -30,7 +28,3 @@ def fit(folder, method, last=0):
     model.save(folder / "model.json")
     for site in sites:
         site.ledger.close()
-
-
-if __name__ == "__main__":
-    fit(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

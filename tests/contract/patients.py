@@ -81,8 +81,19 @@ def make_series(rows, names, target, positive, ids=None):
     return cc.Series({**courses, target: outcome}, ids=ids)
 
 
+HELD = {}
+
+
 def hold(rows, schema=SCHEMA):
-    """Patients with a table, and with the rules and series of the same patients."""
+    """Patients with a table, and with the rules and series of the same patients. They never change: whoever asks for
+    the same ones again is given them."""
+    key = repr((rows, schema))
+    if key not in HELD:
+        HELD[key] = join(rows, schema)
+    return HELD[key]
+
+
+def join(rows, schema):
     table = cc.Records.from_rows([{**row, "id": place} for place, row in enumerate(rows)], schema=schema)
     if not rows:
         return table
@@ -167,8 +178,14 @@ def make(method, release=None, **more):
     elif release is not None and "trust" in declared:
         given["trust"] = next(trust for trust, way_out in TRUST.items() if way_out == release)
         # So few patients need that, or chance would decide now and then what is found.
-        given |= {"local": {"prevalence": 0.1, "epsilon": 12.0}, "exact": {"epsilon": 8.0}}.get(release, {})
+        enough = {"local": {"prevalence": 0.1, "epsilon": 12.0}, "exact": {"epsilon": 8.0}}.get(release, {})
+        given |= {name: value for name, value in enough.items() if name not in more}
     return method(**given)
+
+
+def write_parameters(name, release, **more):
+    """The parameters of a study of this method, as its terms have them."""
+    return make(proposed_types()[name], release, **more).draft().parameters
 
 
 def cases():

@@ -191,3 +191,33 @@ def test_two_students_that_disagree_are_said_to():
                 assert ("By the readable student alone there would be" in str(said)) == differ
                 seen.add(differ)
     assert False in seen
+
+
+def test_a_consultation_is_not_sure_by_the_chance_of_a_few_patients():
+    """Of 52 patients, one of whom died, it said "survived (above 99.9%; 95% interval 2% to above 99.9%)"."""
+
+    def draw_ward(count, seed):
+        draw = np.random.default_rng(seed)
+        age, gcs = draw.integers(20, 95, count), draw.integers(3, 16, count)
+        lactate = draw.lognormal(0.6, 0.5, count).round(1)
+        ward = draw.choice(["icu", "medicine", "surgery"], count)
+        odds = -2.6 + 0.045 * (age - 60) + 0.15 * lactate + 0.9 * (gcs < 9) + 0.6 * (ward == "icu")
+        columns = {"age": age.astype(float), "gcs": gcs.astype(float), "lactate": lactate, "ward": ward}
+        rows = [
+            dict(zip(columns, row, strict=True)) for row in zip(*map(list, columns.values()), strict=True)
+        ]
+        return rows, 1 / (1 + np.exp(-odds)), draw
+
+    rows, risks, draw = draw_ward(2000, 0)
+    ill = np.where(draw.random(2000) < risks, "yes", "no").tolist()
+    rows = [{**row, "y": one} for row, one in zip(rows, ill, strict=True)]
+    model = cc.Consultation("y", grid=["age"]).fit([cc.Records.from_rows(rows[part::3]) for part in range(3)])
+    fresh, risks, _ = draw_ward(150, 1)
+    said = [model.explain(row) for row in fresh]
+    told = np.array([one.chances[1] for one in said])
+    truth = [risk if one.prediction == "yes" else 1 - risk for one, risk in zip(said, risks, strict=True)]
+    assert (
+        np.mean([one.interval[0] <= t <= one.interval[1] for one, t in zip(said, truth, strict=True)]) > 0.85
+    )
+    assert np.mean([one.interval[1] - one.interval[0] for one in said]) < 0.4
+    assert (told < 0.005).mean() < 0.08  # it was a third of them, and their risk was ten times as high

@@ -6,11 +6,9 @@ import html
 import inspect
 import json
 import math
-import os
+import multiprocessing
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -371,19 +369,19 @@ def test_a_site_lost_on_the_way_leaves_the_model_of_the_rest_or_stops(name):
 
 @every_method
 def test_a_killed_fit_goes_on_from_its_journal_and_charges_nothing_twice(name, tmp_path):
-    def run(folder, last):
-        script = [sys.executable, str(TESTS / "contract" / "fit_and_die.py"), str(folder), name, str(last)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-        return subprocess.run(script, capture_output=True, text=True, env=environment, check=False)
-
     for place in ("whole", "killed"):
         (tmp_path / place).mkdir()
     fit(tmp_path / "whole", name)
-    killed = run(tmp_path / "killed", min(2, cc.load(tmp_path / "whole" / "model.json").card.rounds))
-    assert killed.returncode == -signal.SIGKILL
+    last = min(2, cc.load(tmp_path / "whole" / "model.json").card.rounds)
+    # Processes that are there to be killed come of one that has loaded the package, and nothing else.
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["contract.fit_and_die"])
+    killed = processes.Process(target=fit, args=(tmp_path / "killed", name, last))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.json").exists()
-    resumed = run(tmp_path / "killed", 0)
-    assert resumed.returncode == 0, resumed.stderr
+    fit(tmp_path / "killed", name)
     one, other = (cc.load(tmp_path / place / "model.json") for place in ("whole", "killed"))
     assert same(one, other)
     for site in SITES:

@@ -13,7 +13,7 @@ KILLS = 250
 def test_a_site_killed_at_random_points_never_answers_without_an_entry(tmp_path):
     script = Path(__file__).with_name("kill_site.py")
     command = [sys.executable, str(script), str(KILLS), str(tmp_path / "a.ledger")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kills"] == KILLS

@@ -22,7 +22,7 @@ print([name for name in ("torch", "concilium.experts.experts") if name in sys.mo
 
 
 def test_a_job_of_tables_ends_without_loading_what_only_others_need():
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 

@@ -291,7 +291,7 @@ class Listener:
     def __exit__(self, *exception):
         self.socket.shutdown(socket.SHUT_RDWR)  # which ends the wait for another connection
         self.socket.close()
-        self.thread.join(20)
+        self.thread.join(600)
 
 
 def test_a_site_knows_its_house_from_others_and_from_nobody(network, tmp_path):
@@ -461,3 +461,25 @@ def test_without_the_extra_the_command_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(flare.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install 'concilium\[flare\]'"):
         flare.require_flare()
+
+
+def test_a_session_reads_no_settings_of_the_folder_it_is_opened_in(kits, tmp_path, monkeypatch):
+    """FLARE looks for them where a person happens to be, in all folders below, and has HOCON evaluated."""
+    from nvflare.fuel.flare_api import flare_api
+    from nvflare.fuel.utils.config_service import ConfigService
+
+    from concilium.transports.flare.session import open_session
+
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "comm_config.conf").write_text("max_message_size = 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ConfigService, "_config_path", [])
+    assert ConfigService.load_configuration("comm_config.json") is not None
+    monkeypatch.setattr(Kit, "check_house", lambda kit: None)
+    monkeypatch.setattr(
+        flare_api,
+        "new_secure_session",
+        lambda *_, **__: ConfigService.load_configuration("comm_config.json"),
+    )
+    with open_session(Kit.open(kits / PERSON, "person")) as found:
+        assert found is None

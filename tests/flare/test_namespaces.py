@@ -36,7 +36,7 @@ bsa = [10, 20, 40, 60]
 
 
 def run_ip(*arguments):
-    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=20)
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=600)
 
 
 def reason_to_skip():
@@ -96,7 +96,7 @@ class Namespaces:
 
 def can_connect(before, address, port):
     code = f"import socket; socket.create_connection(({address!r}, {port}), 2).close()"
-    done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     return done.returncode == 0
 
 
@@ -136,4 +136,4 @@ def test_a_study_needs_nothing_but_the_way_from_sites_to_the_house_s_port(tmp_pa
         finally:
             network.stop()
             gate.kill()
-            gate.wait(20)
+            gate.wait(600)

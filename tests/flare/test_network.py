@@ -128,7 +128,6 @@ def compare_with_embedded(network, study, out, methods=("",)):
 def test_all_methods_at_once_equal_those_of_one_process(network):
     rules = 'outcome = "sepsis"\n[discovery]\nprevalence = 0.5\n'
     texts = {
-        "votes": describe("votes", "voting-trees", "exact", about="positive = 1"),
         "taught": TAUGHT,
         "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
         '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
@@ -175,19 +174,10 @@ def count_patients(network):
 
 
 def test_hospitals_measure_the_model_on_patients_whom_they_hold_out(network):
-    """Exact: by hospital and in subgroups. Private: overall, at the price that the plan says."""
-    exact = describe("measured", more=MEASURED + 'subgroups = ["sex"]\n')
-    private = describe(
-        "measured-private", "tree", "private", privacy="epsilon = 2", more=MEASURED + "epsilon = 2\n"
-    )
-    running = [
-        network.start_submit(network.write_study(*one)) for one in (("measured", exact), ("paid", private))
-    ]
-    plan = cc.Study.read(network.folder / "paid.toml", elsewhere=True).plan()
-    for process, _ in running:
-        code, said = finish(process)
-        assert code == 0, said
-    shown, paid = (read_results(out) for _, out in running)
+    """By hospital and in subgroups. With noise: tests/study/test_measured_study.py."""
+    study = network.write_study("measured", describe("measured", more=MEASURED + 'subgroups = ["sex"]\n'))
+    _, out = network.submit(study)
+    shown = read_results(out)
     metrics = shown["metrics"]
     assert set(metrics["sites"]) == set(SITES)
     assert sum(row["patients"] for row in metrics["sites"].values()) == metrics["patients"]
@@ -195,11 +185,6 @@ def test_hospitals_measure_the_model_on_patients_whom_they_hold_out(network):
     assert 0.15 < metrics["patients"] / count_patients(network) < 0.45
     assert metrics["auc"] > 0.75
     assert shown["card"]["performance"]["patients"] == metrics["patients"]
-    assert paid["metrics"]["sites"] == {}
-    assert "noise with a standard deviation" in paid["metrics"]["evaluation"]
-    costs = [Fraction(one["cost"]) for one in paid["card"]["releases"] if one["site"] == "north"]
-    assert plan.questions.questions[-1].kind == "model.risks"
-    assert plan.questions.questions[-1].cost < sum(costs) <= plan.total
 
 
 def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_others(network):
@@ -274,7 +259,7 @@ on_loss = "{on_loss}"
 """
 
 
-def describe_lossy(name, on_loss, timeout=60):
+def describe_lossy(name, on_loss, timeout=600):
     return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
@@ -436,7 +421,7 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
 
 def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network):
     known = set().union(*(list_studies(network, site) for site in SITES))
-    study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=12))
+    study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=20))
     before = find_job_processes(network, "coast")
     process, out = network.start_submit(study)
     frozen, new = stop_midway(network, "coast", before, known)
@@ -453,7 +438,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
         assert "south" in said
         assert "--resume" in said
         assert not killed_out.exists()
-        assert time.monotonic() - begun < 120
+        assert time.monotonic() - begun < 300
         code, said = finish(process)
     finally:
         for pid in frozen:
@@ -461,7 +446,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     assert code == 0, said
     card = read_results(out)["card"]
     silent = next(one for one in card["dropouts"] if one["site"] == "coast")
-    assert silent["reason"] == "no answer within 12 s"
+    assert silent["reason"] == "no answer within 20 s"
     assert "coast" not in [site["name"] for site in card["sites"]]
     assert f"coast is not in the model (lost in round {silent['round']}: {silent['reason']})" in said
 
@@ -500,7 +485,7 @@ def test_a_house_that_is_killed_goes_on_from_its_last_finished_round(network):
     assert code == 2, said
     assert "--resume" in said
     assert not out.exists()
-    assert time.monotonic() - begun < 120
+    assert time.monotonic() - begun < 300
     network.start("house").wait_until_connected()
     network.submit(study, "--resume")
     card = compare_with_embedded(network, study, out)

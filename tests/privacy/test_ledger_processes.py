@@ -122,7 +122,7 @@ def run(script, *arguments):
         [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     assert done.stderr == ""
     return json.loads(done.stdout) if done.stdout else None

@@ -17,32 +17,9 @@ from concilium.privacy.accounting import epsilon_from_rho, rho_for_epsilon
 from concilium.privacy.identity import Identity
 from concilium.protocol.terms import open_method
 from concilium.registry import PROPOSED, load
-from concilium.temporal.rule_discovery import TRUST
+from contract.patients import write_parameters
 
 STATED = {"bins": {"age": [40, 60]}, "values": {"sex": ["f", "m"], "y": ["n", "y"]}, "epsilon": "1"}
-PARAMETERS: dict[str, dict[str, Any]] = {
-    "tree": {"max_depth": 2},
-    "voting-trees": {"positive": "y", "delta": 0.002},
-    "rulefit": {"positive": "y", "bins": {"age": [20, 40, 60]}},
-    "consultation": {"grid": ["age"], "bins": {"age": [40, 60]}, "requesters": ["weiss"]},
-    "shapes": {"positive": "y"},
-    "naive-bayes": {},
-    "discovery": {"outcome": "y", "bins": {"age": [20, 40, 60]}},
-    "experts": {"bins": {"age": [20, 40, 60]}},
-    "code-counts": {"epsilon": "1", "pairs_with": ["042"]},
-    "describe": {},
-    "regression": {"positive": "y"},
-    "survival-curve": {"positive": "y", "time": "age"},
-    "cox": {"positive": "y", "time": "age"},
-    "validation": {"positive": "y", "learned_by": "tree", "digest": "0f" * 32, "attributes": ["age"]},
-    "own-models": {
-        "positive": "y",
-        "learned_by": "tree",
-        "settings": {"attributes": ["age"]},
-    },
-    "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
-}
-TRUSTED = {release: trust for trust, release in TRUST.items()}
 HOSTILE = "sex\x1b[2J\nDecision        Agreed by everyone\r\u202e\x9b31m"
 RELEASES = [(name, release) for name in PROPOSED for release in load(PROPOSED[name]).releases]
 
@@ -76,15 +53,7 @@ def read_page(site: cc.Site, study: str, *, policy: bool = True) -> str:
 
 @pytest.mark.parametrize(("method", "release"), RELEASES)
 def test_every_study_has_a_page(method: str, release: str) -> None:
-    parameters = {**PARAMETERS[method], **(STATED if release == "private" else {})}
-    if method == "discovery":
-        parameters = {**PARAMETERS[method], "trust": TRUSTED[release]}
-    elif method == "experts":
-        parameters = PARAMETERS[method]
-    elif method == "validation":
-        parameters = {**PARAMETERS[method], **({"epsilon": "1"} if release == "private" else {})}
-    elif method == "own-models" and release == "noised":
-        parameters |= {"epsilon": "1", "blocks": 5}
+    parameters = write_parameters(method, release, positive="y", time="age", **STATED)
     site, study = propose(release, method, parameters)
     text = read_page(site, study)
     opened = find_study(site.ledger, study).opened

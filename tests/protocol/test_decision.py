@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from fractions import Fraction
 
@@ -518,6 +519,14 @@ def test_chances_are_counted_as_hospitals_write_their_values():
         assert (own.decided.sensitivity, own.decided.specificity) == pytest.approx((true, 1 - false))
 
 
+VOTES = {"bins": BINS, "imbalance": 1, "min_leaf": 1, "growth": "id3"}
+
+
+@functools.cache
+def learn_plain_votes(release):
+    return cc.VotingTrees("y", "yes", release=release, **VOTES).fit(open_sites())
+
+
 @pytest.mark.parametrize(
     ("text", "release"),
     [
@@ -528,9 +537,8 @@ def test_chances_are_counted_as_hospitals_write_their_values():
     ],
 )
 def test_an_ensemble_calls_from_so_many_votes_on(release, text):
-    options = {"bins": BINS, "imbalance": 1, "min_leaf": 1, "release": release, "growth": "id3"}
-    plain = cc.VotingTrees("y", "yes", **options).fit(open_sites())
-    own = cc.VotingTrees("y", "yes", threshold=text, **options).fit(open_sites())
+    plain = learn_plain_votes(release)
+    own = cc.VotingTrees("y", "yes", threshold=text, release=release, **VOTES).fit(open_sites())
     assert own.body.experts == plain.body.experts
     np.testing.assert_array_equal(own.predict_proba(TABLE), plain.predict_proba(TABLE))
     share, experts = own.predict_proba(TABLE)[:, 1], len(own.body.experts)

@@ -20,6 +20,7 @@ from concilium.protocol.schema import AskSchema
 from concilium.protocol.splits import Split
 from concilium.protocol.terms import Propose, sign_terms
 from concilium.registry import PROPOSED, load
+from contract.patients import write_parameters
 
 SITE = site_of()
 VALID = [
@@ -267,27 +268,13 @@ def sign(terms):
     return encode(wrap("study.propose", Propose(terms=terms, signature=sign_terms(terms, HOUSE))))
 
 
-TERMS = {
-    method: msgspec.json.decode(Asker([SITE], method=method, parameters=parameters).terms)
-    for method, parameters in {
-        "tree": {"bins": {"age": [40.0]}, "prune": 0.3},
-        "voting-trees": {"positive": 1, "imbalance": "1/2"},
-        "rulefit": {"positive": 1, "bins": {"age": [40.0]}},
-        "shapes": {"positive": 1, "bins": {"age": [40.0]}},
-        "naive-bayes": {"bins": {"age": [40.0]}},
-        "consultation": {"bins": {"age": [40.0]}, "grid": ["age"]},
-        "discovery": {"outcome": "y", "bins": {"age": [40.0]}, "window": "2h", "trust": "rule"},
-        "experts": {"bins": {"age": [40.0, 60.0]}},
-        "code-counts": {"epsilon": "1", "pairs_with": ["042"]},
-        "describe": {"bins": {"age": [40.0]}},
-        "regression": {"positive": 1, "splines": {"age": [40.0, 50.0, 60.0]}, "reference": {"sex": "f"}},
-        "survival-curve": {"positive": 1, "time": "age", "grid": [10.0, 20.0]},
-        "cox": {"positive": 1, "time": "age", "interactions": [["age", "sex"]]},
-        "code-sharing": {"sensitive": ["042", "303"], "epsilon": "1", "max_events": 2, "block_size": 1},
-        "own-models": {"positive": 1, "learned_by": "tree", "settings": {"max_depth": 2}},
-        "validation": {"positive": 1, "learned_by": "tree", "digest": "0f" * 32, "attributes": ["age"]},
-    }.items()
-}
+def write_terms(method):
+    release, *_ = load(PROPOSED[method]).releases
+    parameters = write_parameters(method, release, bins={"age": [40.0, 60.0]}, positive=1, time="age")
+    return msgspec.json.decode(Asker([SITE], method=method, release=release, parameters=parameters).terms)
+
+
+TERMS = {method: write_terms(method) for method in PROPOSED}
 PLACES = [
     *((method, (field,)) for method, whole in TERMS.items() for field in whole),
     *((m, ("parameters", name)) for m, place in PROPOSED.items() for name in load(place).parameters()),

@@ -27,7 +27,6 @@ from concilium.protocol.releases.masked import Masked
 from concilium.protocol.releases.private import Private
 from concilium.protocol.sums import DTYPES, Array, Sum
 from concilium.protocol.terms import Propose, prove, sign_terms
-from concilium.registry import KINDS
 from concilium.rulefit import fedda
 from contract.patients import EVERYONE, SITES, VARIANTS, make, open_sites, proposed_types
 from pairwise import meet_in_pairs
@@ -35,7 +34,7 @@ from pairwise import meet_in_pairs
 WHOLE = [0, 1, -1, 2, 2**15, 2**31, 2**32, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1]
 REAL = [0.0, -0.0, 0.5, 5e-324, 1e-300, 1e9, 1e300, -1e300, math.inf, -math.inf, math.nan]
 TEXT = ["0", "-1", "1/0", "1e999999999", "9" * 200, "1/" + "9" * 198, "nan", "0." + "0" * 190 + "1"]
-LIES = 4  # of each variant
+LIES = 4  # of each exact variant; of the others half as many
 NAMES = itertools.count()
 POLICY = cc.Policy(differencing=False, refusals_per_month=10**9, budget=cc.Budget("unlimited"))
 
@@ -138,10 +137,8 @@ class Probed:
             envelope = open_envelope(msgspec.msgpack.encode(changed))
         except MessageError:
             return msgspec.msgpack.encode(changed)
-        running = self._site._context.studies._running.get(envelope.study)
-        proof = b""
-        if running is not None:
-            proof = prove(running.proof_key, envelope.id, envelope.digest, envelope.seen)
+        key = self._site._context.studies._running.get(envelope.study)
+        proof = b"" if key is None else prove(key, envelope.id, envelope.digest, envelope.seen)
         return encode(msgspec.structs.replace(envelope, proof=proof))
 
     def _in_anything(self, message):
@@ -164,17 +161,6 @@ every_variant = pytest.mark.parametrize(("name", "release", "more"), VARIANTS)
 def _few_rounds_of_dual_averaging(monkeypatch):
     """All of its three hundred rounds ask the same, with other numbers."""
     monkeypatch.setitem(fedda.fit.__kwdefaults__, "rounds", 12)
-
-
-def test_every_kind_is_asked_by_some_variant():
-    kinds = set()
-    for name, release, more in VARIANTS:
-        first, *others = open_sites()
-        noting = Probed(first, 0)
-        make(proposed_types()[name], release, **more).fit(cc.House([noting, *others]))
-        kinds |= set(noting.seen)
-    # What a region is given to pass on is one of these already (tests/protocol/test_relay.py).
-    assert kinds == set(KINDS) - {"region.relay"}
 
 
 @every_variant
@@ -314,7 +300,7 @@ def test_no_number_of_an_answer_ends_in_a_traceback(variant, tiers, seed):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(LIES))
+@pytest.mark.parametrize("seed", range(LIES // 2))
 @pytest.mark.parametrize(("name", "release", "more"), [one for one in VARIANTS if one[1] != "exact"])
 def test_nor_does_one_under_masks(monkeypatch, name, release, more, seed):
     """Where nobody sees a site's numbers it may enter any, and in plain it may say any."""

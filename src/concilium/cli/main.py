@@ -15,6 +15,7 @@ from concilium.cli import (
     ask,
     audit,
     check,
+    console,
     consult,
     demo,
     donors,
@@ -67,6 +68,7 @@ app.add_typer(studies.app, name="studies", short_help="What is proposed to a hos
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
 app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")
 app.add_typer(flare.app, name="flare", short_help="The same studies across machines.")
+app.add_typer(console.app, name="console", short_help="Pages for clinician, steward and scientist.")
 app.command("gateway", short_help="Filter messages by a policy, over HTTP.")(gateway.gateway)
 
 

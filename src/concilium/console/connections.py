@@ -107,6 +107,55 @@ class Connections:
         return True
 
 
+Address = tuple[str, int]
+
+
+class TimedConnections(Connections):
+    """The same for a web server: each connection with the time in which it must send a request, or read its answer."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self._by_address: dict[Address, tuple[Connection, asyncio.TimerHandle]] = {}
+
+    def find(self, address: Address) -> Connection | None:
+        """The connection from there; None where it has gone."""
+        found = self._by_address.get(address)
+        return None if found is None else found[0]
+
+    def enter(self, transport: asyncio.Transport) -> None:
+        """Take a connection, or end it where there is no place."""
+        connection = self.admit(name_peer(transport), transport.abort)
+        if connection is None:
+            transport.abort()
+            return
+        timer = asyncio.get_running_loop().call_later(0, lambda: None)
+        address = transport.get_extra_info("peername")[:2]
+        self._by_address[address] = connection, timer
+        self.wait(address)
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that has ended."""
+        connection, timer = self._by_address.pop(transport.get_extra_info("peername")[:2], (None, None))
+        if connection is not None and timer is not None:
+            timer.cancel()
+            self.release(connection)
+
+    def wait(self, address: Address) -> None:
+        """Give the other side its time to read an answer and send a request."""
+        if address not in self._by_address:
+            return
+        connection, timer = self._by_address[address]
+        timer.cancel()
+        connection.wait()
+        loop = asyncio.get_running_loop()
+        self._by_address[address] = connection, loop.call_later(self.seconds, self._end, connection)
+
+    def _end(self, connection: Connection) -> None:
+        if connection.waiting_since is not None:
+            connection.close()
+
+
 class Decisions:
     """Decides about a few messages at a time, each in a thread, and about few of one peer."""
 

@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from concilium.console.connections import Connection, Connections, Decisions, name_peer
+from concilium.console.connections import Decisions, TimedConnections
 from concilium.errors import ConciliumError, MissingExtra, PolicyError
 from concilium.policy.actions import ConstraintGraphs
 from concilium.policy.fhir import decide_bundle, is_bundle
@@ -194,16 +194,14 @@ def _finite(text: str) -> float:
 
 
 Message = MutableMapping[str, Any]
-Address = tuple[str, int]
 
 
 class _WebApp:
     """The gateway as a web application (ASGI): POST /transactions, and GET /health."""
 
     def __init__(self, gateway: Gateway, seconds: float = REQUEST_SECONDS) -> None:
-        self.gateway, self.seconds = gateway, seconds
-        self.connections, self._decisions = Connections(), Decisions()
-        self._by_address: dict[Address, tuple[Connection, asyncio.TimerHandle]] = {}
+        self.gateway = gateway
+        self.connections, self._decisions = TimedConnections(seconds), Decisions()
 
     async def __call__(
         self,
@@ -222,7 +220,7 @@ class _WebApp:
         # What still comes of the request is read away meanwhile: an answer to whom is still sending may get lost.
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        self._wait(scope["client"])
+        self.connections.wait(scope["client"])
 
     async def _answer(
         self, scope: Message, receive: Callable[[], Awaitable[Message]]
@@ -242,9 +240,9 @@ class _WebApp:
                 return _GatewayReply(405, {"error": "messages are posted to /transactions"})
             case _:
                 return _GatewayReply(404, {"error": "there is nothing here; post messages to /transactions"})
-        if scope["client"] not in self._by_address:
+        connection = self.connections.find(scope["client"])
+        if connection is None:
             return None
-        connection, _ = self._by_address[scope["client"]]
         data = bytearray()
         more = True
         while more:
@@ -268,57 +266,29 @@ class _WebApp:
             return reply
         return _GatewayReply(reply.status, json.dumps(reply.content).encode(), reply.media_type)
 
-    def admit(self, transport: asyncio.Transport) -> None:
-        """Take a connection, or end it where there is no place."""
-        connection = self.connections.admit(name_peer(transport), transport.abort)
-        if connection is None:
-            transport.abort()
-            return
-        timer = asyncio.get_running_loop().call_later(0, lambda: None)
-        address = transport.get_extra_info("peername")[:2]
-        self._by_address[address] = connection, timer
-        self._wait(address)
-
-    def release(self, transport: asyncio.Transport) -> None:
-        """Forget a connection that has ended."""
-        connection, timer = self._by_address.pop(transport.get_extra_info("peername")[:2], (None, None))
-        if connection is not None and timer is not None:
-            timer.cancel()
-            self.connections.release(connection)
-
-    def _wait(self, address: Address) -> None:
-        """Give the other side its time to read an answer and send a request."""
-        if address not in self._by_address:
-            return
-        connection, timer = self._by_address[address]
-        timer.cancel()
-        connection.wait()
-        loop = asyncio.get_running_loop()
-        self._by_address[address] = connection, loop.call_later(self.seconds, self._end, connection)
-
-    def _end(self, connection: Connection) -> None:
-        if connection.waiting_since is not None:
-            connection.close()
-
 
 def _make_server(app: _WebApp) -> Any:
+    return make_server(app, app.connections, "the gateway")
+
+
+def make_server(app: Any, connections: TimedConnections, purpose: str, **settings: Any) -> Any:
     """The web server, with limits: uvicorn waits for ever for what a connection does not send."""
     try:
         import uvicorn
         from uvicorn.protocols.http.h11_impl import H11Protocol
     except ImportError:
-        raise MissingExtra("web", "the gateway") from None
+        raise MissingExtra("web", purpose) from None
 
     class LimitedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            app.admit(transport)
+            connections.enter(transport)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            app.release(self.transport)
+            connections.leave(self.transport)
             super().connection_lost(exc)
 
-    settings = uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http=LimitedProtocol,
         ws="none",
@@ -330,8 +300,9 @@ def _make_server(app: _WebApp) -> Any:
         log_config=None,
         access_log=False,
         server_header=False,
+        **settings,
     )
-    return uvicorn.Server(settings)
+    return uvicorn.Server(config)
 
 
 def listen(host: str, port: int, option: str) -> socket.socket:

@@ -48,7 +48,13 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import say_value
-from concilium.trees.naive_bayes import NaiveBayes, NaiveBayesBody, explain_evidence, make_body
+from concilium.trees.naive_bayes import (
+    NaiveBayes,
+    NaiveBayesBody,
+    choose_beforehand,
+    explain_evidence,
+    make_body,
+)
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import (
     PLAN_CUTOFFS,
@@ -330,7 +336,33 @@ class Consultation(TreeMethod[CubeBody]):
                     for number, node in enumerate(nodes)
                 ]
             )
-        return msgspec.structs.replace(learned, attributes=trees, decided=body.decided)
+        said = [] if body.variance else self._find_beforehand(chosen, stated, learned.class_shares)
+        return msgspec.structs.replace(learned, attributes=trees, decided=body.decided, beforehand=said)
+
+    def _find_beforehand(
+        self, chosen: Chosen, stated: NDArray[np.int64], shares: NDArray[np.float64]
+    ) -> list[list[list[float]]]:
+        """What each value says among all patients, which counts as much as a population should have patients
+        (`enough`): of a few patients like this one a value says much by chance."""
+        body, everyone = self.body, (None,) * len(self.body.by)
+        table = body.tabulate(everyone, body.estimated)
+        overall = np.maximum(table[0], 0.5) / np.maximum(table[0], 0.5).sum()
+        said, start = {}, 1
+        for column in [*(body.by[place] for place in body.find_spanned(everyone)), *body.predictors]:
+            rows = table[start : start + column.attribute.size]
+            more = choose_beforehand(rows, overall)
+            moved = (rows + more * overall) / (rows.sum(axis=1, keepdims=True) + more)
+            expected = moved / overall * shares
+            said[column.name] = body.enough * expected / expected.sum(axis=1, keepdims=True)
+            start += column.attribute.size
+        found, start = [], 1
+        for column in [*(body.by[place] for place in body.find_spanned(chosen)), *body.predictors]:
+            size, order = column.attribute.size, column.attribute.in_branch_order
+            held = [cell for cell in order if stated[start + cell].any()]
+            if held:
+                found.append([shares.tolist(), *said[column.name][held].tolist()])
+            start += size
+        return found
 
     def _look_up(self, patient: Mapping[str, Any]) -> tuple[MatchingPatients, Explanation, Following | None]:
         """For this patient the population, the answer among it, and what to measure next."""

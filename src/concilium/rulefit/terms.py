@@ -105,6 +105,7 @@ class _Told:
         self._codes = frozenset(np.flatnonzero(counts > 0).tolist())
         self._settled: dict[Condition, Condition | None] = {}
         self._fewer: dict[Condition, Condition] = {}
+        self._named: dict[Condition, int] = {}
 
     def settle(self, condition: Condition) -> Condition | None:
         """The condition as it is written over codes that occur: empty where everybody fulfils it, None where nobody
@@ -130,9 +131,11 @@ class _Told:
         """How many values of a category a reader is told."""
         if self._attribute.numeric:
             return 0
-        codes, values = read_codes(condition), range(1, self._attribute.size - 1)
-        excludes = self._attribute.size - 1 in codes
-        return sum((code in codes) != excludes for code in values)
+        if condition not in self._named:
+            codes, values = read_codes(condition), range(1, self._attribute.size - 1)
+            excludes = self._attribute.size - 1 in codes
+            self._named[condition] = sum((code in codes) != excludes for code in values)
+        return self._named[condition]
 
     def _write(self, index: int, codes: frozenset[int]) -> Condition:
         """The condition that patients with these codes fulfil. Codes that nobody has go with their neighbours; among

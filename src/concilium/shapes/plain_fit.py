@@ -7,10 +7,10 @@ something, with the pairs that the shapes leave most unexplained. Each step is o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import numpy as np
@@ -44,14 +44,28 @@ from concilium.records.columns import Value
 from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
 from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
-from concilium.shapes.smoothing import Matrix, Solved, hold_directions, penalise, solve
+from concilium.shapes.smoothing import (
+    Matrix,
+    Penalised,
+    Solved,
+    hold_directions,
+    is_positive,
+    penalise,
+    solve,
+)
 
 if TYPE_CHECKING:
     from concilium.shapes.shape_model import ShapeModel
 
-MOST_STEPS = 12
+MOST_STEPS = 20
 ROUNDS = (6, 3, 1)  # of the smoothing, in the first steps; then the last
-STEP = 1e-3  # of patients' log odds (root mean square): a smaller one ends the fit
+STEP = 1e-3  # of patients' log odds (root mean square): a smaller one ends the fit, as does a fall of 10 times it
+ROUGH_STEP = 1e-2  # where a fit only says which terms to keep
+MARGINS = 6  # rounds in which tables get their margins
+# A number is cut less often where there are fewer patients than this for each cell, but at so many places.
+PATIENTS_OF_CELL, LEAST_CUTOFFS = 2, 5
+SHORTER = 0.3  # of a step that went too far
+LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
 # A shape whose log odds hardly vary over patients is no term.
 LEAST_DEVIATION = 0.02
 GROUPS = 6
@@ -112,14 +126,15 @@ class ShapeFit:
         attributes, classes, left_out, grouped = yield from self._settle(seen)
         directions = self._find_directions(attributes)
         fit = _Fit(model, attributes, classes[1], directions)
+        fit, odds = yield from fit.thin_out()
         tally = None
         if model.rule.tallied:
             learning, held = (Part(percent=PERCENT_LEFT_OUT, held=held) for held in (False, True))
-            first = yield from replace(fit, part=learning).learn()
+            first = yield from replace(fit, part=learning).learn(odds)
             tally = (
                 yield from replace(fit, part=held).ask(first.terms, first.at, scores=(first.at,))
             ).tallies[0]
-        fitted = yield from fit.learn()
+        fitted = yield from fit.learn(odds)
         body, own = yield from fit.tell(fitted, classes)
         prevalence = body.mean
         chosen = tally if tally is not None and tally.tells else own
@@ -225,21 +240,36 @@ class _Fit:
             raise HouseError("there are no patients to learn from")
         return sums
 
-    def learn(self) -> Conversation[Fitted]:
+    @property
+    def shapes(self) -> tuple[Cells, ...]:
+        return tuple(Cells((place,)) for place in range(len(self.attributes)))
+
+    def thin_out(self) -> Conversation[tuple[Self, float]]:
+        """The fit with no more cells than patients can tell apart, and the log odds of everyone."""
+        sums = yield from self.ask(self.shapes, (0.0,) * find_starts(self.shapes, self.attributes)[-1])
+        cells = sums.patients // PATIENTS_OF_CELL - sum(one.size - len(one.edges) for one in self.attributes)
+        most = max(cells // max(sum(one.numeric for one in self.attributes), 1), LEAST_CUTOFFS)
+        thinned = []
+        for one, start in zip(self.attributes, find_starts(self.shapes, self.attributes), strict=False):
+            if len(one.edges) > most:
+                histogram = np.rint(sums.counts[start : start + one.size]).astype(np.int64)
+                kept = choose_cutoffs(histogram if one.first else np.r_[0, histogram], one.edges, most)
+                one = msgspec.structs.replace(one, stated_edges=tuple(kept))
+            thinned.append(one)
+        return replace(self, attributes=tuple(thinned)), _log_odds(sums.events, sums.patients)
+
+    def learn(self, odds: float) -> Conversation[Fitted]:
         """A shape for every attribute; then the terms that the model keeps, with pairs."""
-        terms = tuple(Cells((place,)) for place in range(len(self.attributes)))
+        terms = self.shapes
         width = find_starts(terms, self.attributes)[-1]
-        begin = yield from self.ask(terms, (0.0,) * width)
-        odds = _log_odds(begin.events, begin.patients)
-        first = yield from self._descend(terms, np.array([odds, *[0.0] * (width - 1)]))
+        start = np.array([odds, *[0.0] * (width - 1)])
+        first = yield from self._descend(terms, start, until=ROUGH_STEP)
         shapes = self._keep(first, self.model.max_terms)
         pairs: tuple[Cells, ...] = ()
         if self.model.max_pairs and len(shapes) > 1:
             pairs = yield from self._find_pairs(first, shapes)
         kept = (*shapes[: max(self.model.max_terms - len(pairs), 1)], *pairs)
         kept = (*sorted(kept[: len(kept) - len(pairs)], key=lambda term: term.attributes), *pairs)
-        if kept == terms:
-            return first
         start = np.zeros(find_starts(kept, self.attributes)[-1])
         start[0] = first.solved.beta[0]
         before = dict(zip(terms, find_starts(terms, self.attributes), strict=False))
@@ -247,34 +277,55 @@ class _Fit:
             size = term.count(self.attributes)
             if term in before:
                 start[at : at + size] = first.solved.beta[before[term] : before[term] + size]
-        return (yield from self._descend(kept, start, first))
+        return (yield from self._descend(kept, start, weights=first.weights))
 
     def _descend(
-        self, terms: tuple[Cells, ...], beta: Vector, before: Fitted | None = None
+        self,
+        terms: tuple[Cells, ...],
+        beta: Vector,
+        crossed: ShapeSums | None = None,
+        *,
+        weights: Mapping[Cells, tuple[float, ...]] | None = None,
+        until: float = STEP,
     ) -> Conversation[Fitted]:
-        """Newton's steps from here, the smoothing with them, which begins as it was before."""
+        """Newton's steps from here, the smoothing with them, which begins as it was before.
+
+        A Gram is most of what a fit sends. One serves many steps, with each cell scaled to its present weight: the
+        gradient alone says where the fit ends. A new one is asked for where steps do not shrink.
+        """
         penalised = penalise(terms, self.attributes)
-        if before is not None:
-            for one in penalised:
-                one.weights = list(before.weights.get(one.cells, one.weights))
-        rising = self._list_rising(terms)
-        last = math.inf
+        for one in penalised:
+            one.weights = list((weights or {}).get(one.cells, one.weights))
+        rising, starts = self._list_rising(terms), find_starts(terms, self.attributes)
+        fresh, before, lowest = crossed is None, math.inf, math.inf
+        base, led_astray, own_gram = beta, False, True
         for step in range(MOST_STEPS):
-            sums = yield from self.ask(terms, beta, gram=True)
-            solved = solve(
-                penalised, sums.gram, sums.gram @ beta + sums.gradient, ROUNDS[min(step, len(ROUNDS) - 1)]
-            )
-            new = hold_directions(solved, rising)
-            penalty = sum(float(beta[one.own] @ one.penalty @ beta[one.own]) for one in penalised)
-            objective = sums.loss + penalty / 2
-            # Far from the optimum, where the quadratic overshoots, a step is held back.
-            length = 1.0 if objective <= last * (1 + 1e-6) else 0.5
-            moved = np.clip(length * (new - beta), -LARGEST_STEP, LARGEST_STEP)
-            last, beta = objective, beta + moved
-            if float(moved @ sums.gram @ moved) < STEP**2 * sums.gram[0, 0]:
+            sums = yield from self.ask(terms, beta, gram=fresh)
+            objective = sums.loss + _weigh_penalties(penalised, beta)
+            if objective > lowest + 1e-6 * abs(lowest):
+                # Beyond where the quadratic holds: back, all of the way where its Gram was an old one.
+                beta = base + SHORTER * (beta - base) if own_gram else base
+                fresh = led_astray = own_gram = True
+                continue
+            crossed = sums if fresh else crossed
+            assert crossed is not None
+            gram = sums.gram if fresh else fit_margins(crossed.gram, sums.weights, starts)
+            if not fresh and not is_positive(penalised, gram):
+                fresh = True
+                continue
+            solved = solve(penalised, gram, gram @ beta + sums.gradient, ROUNDS[min(step, len(ROUNDS) - 1)])
+            moved = np.clip(hold_directions(solved, rising) - beta, -LARGEST_STEP, LARGEST_STEP)
+            fallen, lowest = lowest - objective, sums.loss + _weigh_penalties(penalised, beta)
+            base, beta = beta, beta + moved
+            reached = math.sqrt(max(float(moved @ gram @ moved), 0.0) / max(gram[0, 0], 1e-300))
+            if reached < until or fallen < 10 * until:
                 break
-        weights = {one.cells: tuple(one.weights) for one in penalised}
-        return Fitted(terms, Solved(beta, solved.covariance), sums.counts, weights)
+            # A Gram serves until long steps no longer shrink; where it led astray, each long step has its own.
+            own_gram = fresh
+            fresh = reached > LONG and (led_astray or reached > STALE * before)
+            before = reached
+        chosen = {one.cells: tuple(one.weights) for one in penalised}
+        return Fitted(terms, Solved(beta, solved.covariance), sums.counts, chosen)
 
     def _list_rising(self, terms: Sequence[Cells]) -> list[tuple[int, int]]:
         """The cells of which the second may not be below the first, as the study's directions say."""
@@ -348,6 +399,28 @@ class _Fit:
             patients=sums.patients,
         )
         return _drop_unused(body), sums.tallies[0]
+
+
+def _weigh_penalties(terms: Sequence[Penalised], beta: Vector) -> float:
+    return sum(float(beta[one.own] @ one.penalty @ beta[one.own]) for one in terms) / 2
+
+
+def fit_margins(gram: Matrix, weights: Vector, starts: Sequence[int]) -> Matrix:
+    """A Gram of before at the present weights of cells: each table of two terms keeps its odds ratios, and gets the
+    present margins (iterative proportional fitting). Its diagonal is then exact."""
+    owner = np.repeat(np.arange(len(starts)), np.diff([0, *starts]))
+    inside = np.equal.outer(owner, owner)
+    sums = np.zeros((len(starts), len(weights)))
+    sums[owner, np.arange(len(weights))] = 1.0
+    fitted = gram.copy()
+    for _ in range(MARGINS):
+        for turned in (fitted, fitted.T):
+            found = turned @ sums.T
+            turned *= np.divide(weights[:, None], found, out=np.ones_like(found), where=found > 0)[:, owner]
+    fitted = (fitted + fitted.T) / 2
+    fitted[inside] = 0.0
+    np.fill_diagonal(fitted, weights)
+    return fitted
 
 
 def score_pair(gradient: Matrix, weight: Matrix) -> float:

@@ -114,12 +114,25 @@ def solve(terms: Sequence[Penalised], gram: Matrix, target: Vector, rounds: int)
     return Solved(covariance @ target, covariance)
 
 
-def _invert(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
+def is_positive(terms: Sequence[Penalised], gram: Matrix) -> bool:
+    """Whether the penalised quadratic has a minimum."""
+    try:
+        np.linalg.cholesky(_add_penalties(terms, gram))
+    except np.linalg.LinAlgError:
+        return False
+    return True
+
+
+def _add_penalties(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
     total = gram.copy()
     total[0, 0] += 1e-8
     for term in terms:
         total[term.own, term.own] += term.penalty
-    covariance = np.linalg.inv(total)
+    return total
+
+
+def _invert(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
+    covariance = np.linalg.inv(_add_penalties(terms, gram))
     return (covariance + covariance.T) / 2
 
 

@@ -77,10 +77,13 @@ INDEPENDENT_WITHOUT_INTERVAL = (
 
 
 class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the model file holds: class counts, and for every attribute a tree of one level with the same root."""
+    """What the model file holds: class counts, and for every attribute a tree of one level with the same root;
+    `beforehand`: the patients whom each node counts beside its own, by class; one with everybody's shares where it does
+    not say."""
 
     counts: list[int]
     attributes: list[list[TreeNode]]
+    beforehand: list[list[list[float]]] = msgspec.field(default_factory=list)
 
     def _translate(self, dictionary: Entries) -> dict[str, Any]:
         return {"attributes": [translate(nodes, dictionary) for nodes in self.attributes]}
@@ -117,13 +120,18 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         """For every node of an attribute's tree how far it moves the logarithm of each class share."""
         counts = np.array([node.counts for node in self.attributes[number]], dtype=np.float64)
         shares = self.class_shares
-        moved: NDArray[np.float64] = (counts + BEFOREHAND * shares) / (
-            counts.sum(axis=1, keepdims=True) + BEFOREHAND
-        )
+        more = self._find_beforehand(number)
+        moved: NDArray[np.float64] = (counts + more) / (counts + more).sum(axis=1, keepdims=True)
         evidence: NDArray[np.float64] = np.log(moved / shares)
         evidence[0] = 0  # who is at the root still has told nothing
         evidence[~self.speaks(number)] = 0
         return evidence
+
+    def _find_beforehand(self, number: int) -> NDArray[np.float64]:
+        """The patients, by class, whom each node of an attribute's tree counts beside its own."""
+        if self.beforehand:
+            return np.array(self.beforehand[number])
+        return np.tile(BEFOREHAND * self.class_shares, (len(self.attributes[number]), 1))
 
     def speaks(self, number: int) -> NDArray[np.bool_]:
         """For every node of an attribute's tree whether more patients are counted there than noise alone would be."""
@@ -145,7 +153,8 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         nodes = [self.attributes[number][node] for number, node in enumerate(reached) if node]
         shares, others = self.class_shares, np.arange(len(self.classes)) != best
         root = self.attributes[0][0] if self.attributes else TreeNode(self.counts)
-        drawn = _Logarithms.of([self.counts, *(node.counts for node in nodes)], shares, root.variance)
+        more = [self._find_beforehand(number)[node] for number, node in enumerate(reached) if node]
+        drawn = _Logarithms.of([self.counts, *(node.counts for node in nodes)], shares, root.variance, more)
         variances = [root.variance, *(node.variance for node in nodes)]
         measured = drawn
         if root.measured:
@@ -153,6 +162,7 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
                 [root.measured, *(node.measured for node in nodes)],
                 shares,
                 nodes[0].variance if nodes else 0.0,
+                more,
             )
         weights = np.exp(drawn.scores - drawn.scores.max()) * others
         weights /= weights.sum() or 1.0
@@ -181,17 +191,45 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
         return float(np.abs(alone).sum()) ** 2 / squares if squares else 1.0
 
 
+STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+
+
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+
+
+def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
+    """By how many patients with the shares of everybody each value of an attribute is drawn towards them.
+
+    It is what makes the counts of a `table`, [value, class], likeliest, if values differ as such draws do (empirical
+    Bayes, Dirichlet-multinomial). Where they differ no more than by chance, few patients of one say next to nothing.
+    """
+    of_values = table.sum(axis=1)
+
+    def weigh(strength: float) -> float:
+        each = _log_gamma(strength * shares + table) - _log_gamma(strength * shares)
+        return float((math.lgamma(strength) - _log_gamma(strength + of_values)).sum() + each.sum())
+
+    return max(STRENGTHS, key=weigh)
+
+
 class _Logarithms(NamedTuple):
     """Class counts of everybody and of each value that a patient has, [1 + attribute, class], none below a floor."""
 
     counts: NDArray[np.float64]
 
     @classmethod
-    def of(cls, counts: Sequence[Sequence[int]], shares: NDArray[np.float64], noise: float) -> _Logarithms:
-        """Counts with `BEFOREHAND` patients more each; what noise may have made small, or less than none, counts as
-        half its deviation."""
+    def of(
+        cls,
+        counts: Sequence[Sequence[int]],
+        shares: NDArray[np.float64],
+        noise: float,
+        more: Sequence[NDArray[np.float64]],
+    ) -> _Logarithms:
+        """Counts with so many patients `more` of each value; what noise may have made small, or less than none, counts
+        as half its deviation."""
         held = np.array(counts, dtype=np.float64)
-        held[1:] += BEFOREHAND * shares
+        if more:
+            held[1:] += more
         return cls(np.maximum(held, max(0.5 * noise**0.5, 0.25)))
 
     @property

@@ -69,8 +69,11 @@ def open_session(kit: Kit) -> Iterator[Any]:
     """A session with the house, as the person whose kit it is; KitError or HouseError where there is none."""
     from nvflare.fuel.flare_api.api_spec import AuthenticationError, AuthorizationError, NoConnection
     from nvflare.fuel.flare_api.flare_api import new_secure_session
+    from nvflare.fuel.utils.config_service import ConfigService
 
     kit.check_dates()
+    # Or FLARE looks for its settings in the folder of whoever runs the command, and in all below it.
+    ConfigService.initialize({}, [str(kit.folder / "startup")])
     kit.check_house()
     with (
         contextlib.redirect_stdout(io.StringIO()),

@@ -1,0 +1,96 @@
+"""Where the console listens, and what it must have to do so beyond this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from concilium.console.access import Access, UserBook
+from concilium.console.audit_trail import AuditTrail
+from concilium.console.gateway import listen, make_server, write_address
+from concilium.console.guard import GuardedApp
+from concilium.console.results_folder import ResultsFolder
+from concilium.errors import ConciliumError, MissingExtra
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PRIVATE = ".console"
+USERS, TRAIL = "users.json", "audit.jsonl"
+"""What the console keeps of its own, in a hidden folder of the results: who may log in, and who did what."""
+
+
+class ConsoleError(ConciliumError):
+    """A console that must not start so."""
+
+
+def check_place(host: str, tls: tuple[Path, Path] | None, behind_proxy: bool, has_users: bool) -> None:
+    """ConsoleError where others could listen in, or use it without an account."""
+    if host in LOOPBACK and not behind_proxy:
+        return
+    if tls is None and not behind_proxy:
+        raise ConsoleError(
+            f"on {host} others could read along: give --certificate and --key for TLS, or --behind-proxy where a "
+            "proxy of yours has TLS; without either the console listens on this machine only"
+        )
+    if not has_users:
+        raise ConsoleError(
+            "others could reach this console, and it has no users yet; make one first: concilium console add-user"
+        )
+    for path in tls or ():
+        if not path.is_file():
+            raise ConsoleError(f"{path}: is not a file; --certificate and --key are files in PEM")
+
+
+def make_console(
+    folder: Path,
+    *,
+    users: Path | None = None,
+    secure: bool = False,
+    behind_proxy: bool = False,
+    host: str = "",
+) -> tuple[GuardedApp, Access]:
+    """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
+    try:
+        from concilium.console.web import ConsoleState, make_app
+    except ImportError:
+        raise MissingExtra("web", "the console") from None
+    found = ResultsFolder(folder)
+    book = find_users(folder, users)
+    access = Access(book)
+    state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
+    local = host in LOOPBACK and not behind_proxy
+    names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
+    return GuardedApp(make_app(state), hosts=names, secure=secure), access
+
+
+def find_users(folder: Path, users: Path | None) -> UserBook | None:
+    """The users of a console: of a file that is named, or of the one in the folder, if it is there."""
+    if users is not None and not users.is_file():
+        raise ConsoleError(f"{users}: is not a file; make it with `concilium console add-user`")
+    place = users or folder / PRIVATE / USERS
+    return UserBook(place) if place.exists() else None
+
+
+def serve_console(
+    folder: Path,
+    host: str,
+    port: int,
+    announce: Callable[[str], None],
+    *,
+    users: Path | None = None,
+    tls: tuple[Path, Path] | None = None,
+    behind_proxy: bool = False,
+) -> None:
+    """Listen until interrupted; `announce` gets the address to open."""
+    check_place(host, tls, behind_proxy, find_users(folder, users) is not None)
+    app, access = make_console(
+        folder, users=users, secure=tls is not None or behind_proxy, behind_proxy=behind_proxy, host=host
+    )
+    settings = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
+    server = make_server(app, app.connections, "the console", **settings)
+    with listen(host, port, "--port") as listener:
+        place = write_address(host, listener.getsockname()[1])
+        token = f"/login?token={access.token}" if access.token else "/"
+        announce(f"{'http' if tls is None else 'https'}://{place}{token}")
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])
