@@ -64,6 +64,7 @@ from concilium.statistics.columns import (
 from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums, read_cells, read_cox
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import Vector
+from concilium.statistics.own_fits import HAZARDS
 from concilium.statistics.private_hazards import MOST_CELLS, AskHazards
 from concilium.statistics.regression_fit import (
     STEPS,
@@ -77,6 +78,7 @@ from concilium.statistics.regression_fit import (
 )
 from concilium.statistics.results import TermEstimate, TermTest
 from concilium.statistics.term_model import (
+    ByHospital,
     Interactions,
     Reference,
     Splines,
@@ -226,6 +228,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     ] = "hospital"
     grid: Grid = None
     at: Horizon = None
+    by_hospital: ByHospital = False
     epsilon: Epsilon = None
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
@@ -282,7 +285,8 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
             (AskCox.kind, "about eight times: partial likelihood, score and information"),
             (AskCoxCells.kind, "events and relative risks on the grid, for the baseline"),
         ]
-        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in kinds))
+        questions = (PlannedQuestion(kind, None, note) for kind, note in kinds)
+        return Plan("rho", (*questions, *self._plan_between))
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """The time on the study's grid, or on the public one."""
@@ -424,7 +428,9 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
         body = self._make_body(
             terms, classes, (at, information, likelihood, null), last, cells, (means, spread), grid, running
         )
-        return self._finish(body, seen, left_out, self._warn(last, without, running))
+        warnings = self._warn(last, without, running)
+        body = yield from self._compare(body, about, HAZARDS, warnings)
+        return self._finish(body, seen, left_out, warnings)
 
     def _refuse_empty(self, start: CoxSums) -> None:
         if start.patients == 0:
