@@ -36,7 +36,7 @@ from concilium.codes.frequencies import Frequencies, estimate_frequencies
 from concilium.codes.shared_codes import number_codes, number_moments
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import ConciliumError, RecordsError, StudyError
-from concilium.records.sequence_lists import FORMS
+from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 
 Z95 = 1.959963984540054

@@ -34,7 +34,7 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.patient_identity import order_patients
 from concilium.protocol.questions import Randomised, Reply
 from concilium.protocol.sums import Array, find_narrowest, pack, unpack
-from concilium.records.sequence_lists import MILLISECONDS
+from concilium.records.sequence_reading import MILLISECONDS
 from concilium.records.sequences import Clock, Sequences
 
 if TYPE_CHECKING:

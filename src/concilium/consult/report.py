@@ -119,7 +119,7 @@ def _describe_dictionary(entries: Mapping[str, DictionaryEntry]) -> dict[str, st
 
 
 @cache
-def _make_environment() -> jinja2.Environment:
+def make_environment() -> jinja2.Environment:
     """Where the templates of pages are found, and how they write numbers."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -140,7 +140,7 @@ def _make_environment() -> jinja2.Environment:
 
 def render(template: str, /, **values: Any) -> str:
     """A page by its template."""
-    return _make_environment().get_template(template).render(**values)
+    return make_environment().get_template(template).render(**values)
 
 
 def _releases_by_site(card: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -437,16 +437,17 @@ class Ledger(LedgerMemory, RefusalLog):
 
         LedgerError where the policy says another budget than the steward, or an earlier policy, set.
         """
-        note = ""
-        if settle(self.settings, self.spent(), allowance)[1]:
+        with self._file.reading():
+            after = chain.read_settings(self._file)
+            note = settle(after, chain.read_tail(self._file).spent, allowance)[1]
+        if note:
             with self.writing() as tail:
-                settings = chain.read_settings(self._file)
-                after, note = settle(settings, tail.spent, allowance)
+                after, note = settle(chain.read_settings(self._file), tail.spent, allowance)
                 if note:
                     self._enter_settings(tail, "budget", after, note)
         wanted = None if allowance.unlimited else allowance.total
-        if (allowance.unlimited or wanted is not None) and self.settings.budget != wanted:
-            self._refuse_binding("budget", self.settings.budget, wanted)
+        if (allowance.unlimited or wanted is not None) and after.budget != wanted:
+            self._refuse_binding("budget", after.budget, wanted)
         return note
 
     def unbounded_numbers(self) -> int:
@@ -522,8 +523,14 @@ class Ledger(LedgerMemory, RefusalLog):
             self._entered, self._is_setting = None, False
             with self._file.writing():
                 tail = chain.read_tail(self._file)
-                if not accepting:
-                    self._check_newest(tail.head)
+                if not (accepting or tail.head == self._seen or chain.holds(self._file, self._seen)):
+                    raise LedgerError(
+                        f"{self.path} was put back to an older state while in use; restore the newest copy"
+                    )
+                if self._head_file is not None and not accepting:
+                    kept = self._head_file.read()
+                    if kept != tail.head and (problem := find_problem(self._file, kept, tail.head)):
+                        raise LedgerError(problem)
                 yield tail
             if self._entered is not None:
                 self._seen = self._entered
@@ -531,16 +538,6 @@ class Ledger(LedgerMemory, RefusalLog):
                     self._head_file.replace(self._seen)
                 elif self._head_file is not None:
                     self._head_file.write(self._seen, at_once=self._is_setting)
-
-    def _check_newest(self, head: Head) -> None:
-        if head != self._seen and not chain.holds(self._file, self._seen):
-            raise LedgerError(
-                f"{self.path} was put back to an older state while in use; restore the newest copy"
-            )
-        if self._head_file is not None:
-            kept = self._head_file.read()
-            if kept != head and (problem := find_problem(self._file, kept, head)):
-                raise LedgerError(problem)
 
     def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
         month = max(chain.now(), tail.time)[:7]  # that of an entry made now

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -80,10 +81,6 @@ def read_epsilon(value: Any) -> str | int | Fraction:
     if not LEAST_EPSILON <= exact_positive(exact, "epsilon") <= MOST_EPSILON:
         raise ValueError
     return exact
-
-
-def _read_delta(value: Any) -> str | int | Fraction:
-    return _read_exactly(value, exact_delta)
 
 
 def _read_exactly(value: Any, check: Callable[[str | int | Fraction], Fraction]) -> str | int | Fraction:
@@ -157,7 +154,10 @@ Epsilon = Annotated[
 Delta = Annotated[
     float | str | Fraction,
     Parameter(
-        "a number between 0 and 1, such as '1e-6'", _read_delta, "the delta that goes with epsilon", "privacy"
+        "a number between 0 and 1, such as '1e-6'",
+        partial(_read_exactly, check=exact_delta),
+        "the delta that goes with epsilon",
+        "privacy",
     ),
 ]
 

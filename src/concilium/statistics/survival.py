@@ -64,7 +64,7 @@ def estimate(table: Table, *, cut: bool = False) -> _Estimates:
     table (Cutler and Ederer 1958). Taken as at risk for all of it, too few would seem to have the event.
     """
     leaving = table.sum(axis=1)
-    at_risk = np.cumsum(leaving[::-1])[::-1]
+    at_risk = np.cumsum(leaving[::-1])[::-1].astype(np.float64)
     part = 0.5 if cut else 0.0
     # Of those who have the event alone, competing ends censor too.
     alone = np.maximum(at_risk - part * table[:, 1:].sum(axis=1), table[:, 0])
@@ -73,7 +73,7 @@ def estimate(table: Table, *, cut: bool = False) -> _Estimates:
     n = np.where(n > 0, n, 1.0)
     d = np.minimum(table[:, 0], n)
     any_event = np.minimum(table[:, :-1].sum(axis=1), n)
-    survival = np.cumprod(1 - np.minimum(d, alone) / alone).astype(np.float64)
+    survival: Vector = np.cumprod(1 - np.minimum(d, alone) / alone, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         greenwood = np.cumsum(np.where(d > 0, d / (alone * (alone - d)), 0.0))
         alive = np.cumprod(1 - any_event / n)

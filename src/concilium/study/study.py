@@ -404,6 +404,8 @@ class Study(sections.About, frozen=True, kw_only=True):
 
     def _check_measuring(self, evaluate: sections.Evaluate) -> None:
         """What measuring through the gate needs."""
+        from concilium.models.risk_counts import AskRiskCounts
+
         if self.follows_time and evaluate.simulation:
             raise StudyError(
                 f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
@@ -429,7 +431,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             )
         if evaluate.epsilon is not None and not self.way_out.bounded:
             raise StudyError(f'{self.path}: [evaluate] epsilon is for release = "private"')
-        if self.release not in ("exact", "masked", "private"):
+        if self.release not in AskRiskCounts.releases:
             raise StudyError(f"{self.path}: [evaluate] does not measure what is released as {self.release!r}")
         classes = self.values.get(self.target, ())
         if self.positive is None and len(classes) > 2:

@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, cast
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
@@ -195,6 +194,9 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
+_log_gamma = np.vectorize(math.lgamma, otypes=[np.float64])
+
+
 def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
     """By how many patients with the shares of everybody each value of an attribute is drawn towards them.
 
@@ -204,8 +206,8 @@ def choose_beforehand(table: NDArray[np.float64], shares: NDArray[np.float64]) -
     of_values = table.sum(axis=1)
 
     def weigh(strength: float) -> float:
-        each = gammaln(strength * shares + table) - gammaln(strength * shares)
-        return float((gammaln(strength) - gammaln(strength + of_values)).sum() + each.sum())
+        each = _log_gamma(strength * shares + table) - _log_gamma(strength * shares)
+        return float((math.lgamma(strength) - _log_gamma(strength + of_values)).sum() + each.sum())
 
     return max(STRENGTHS, key=weigh)
 
