@@ -245,11 +245,14 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private CoxRegression needs an 'epsilon', such as 3.0")
-        if self.baseline != "common" or not 2 <= len(self._ends) <= MOST_CELLS:
+        self.baseline = "common"
+        if not 2 <= len(self._ends) <= MOST_CELLS:
             raise StudyError(
-                "a private CoxRegression has one baseline hazard for all, in cells of a public grid: state baseline = "
-                f"\"common\" and a 'grid' of 2 to {MOST_CELLS} times, of which five are often enough"
+                f"a private CoxRegression needs a public 'grid' of 2 to {MOST_CELLS} times, with a constant hazard "
+                "between them; five are often enough"
             )
+        if self.by_hospital:
+            raise StudyError("a private CoxRegression has no comparison by_hospital: leave it out")
         if self.positive is None:
             raise StudyError(
                 f"a private CoxRegression needs the value of {self.target!r} that is the event: positive"
@@ -259,7 +262,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     @property
     def _ends(self) -> tuple[float, ...]:
         """Where the cells of a private study end."""
-        return tuple(one for one in self.grid or () if one > 0)
+        return tuple(one for one in self.grid or self.bins.get(self.time, ()) if one > 0)
 
     @property
     def needed_columns(self) -> frozenset[str]:
@@ -291,7 +294,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """The time on the study's grid, or on the public one."""
         if name == self.time:
-            return set(edges) <= {0.0, *(self.grid or ())} or all(
+            return set(edges) <= {0.0, *(self.grid or ()), *self._ends} or all(
                 edge.is_integer() or on_grid(edge) for edge in edges
             )
         return super().may_cut(name, edges)
