@@ -4,7 +4,7 @@
 
 Real tables are split by hospital, department or ward, and those of SurvSet by each of their categories: harsher than
 hospitals are. No column is in two units there. Then one of three hospitals has its numbers multiplied. The rule is that
-of records/unit_factors.py, by the quartiles of hospitals, and of models/grid.py, by the sum over them.
+of records/units.py, by the quartiles of hospitals, and of models/grid.py, by the sum over them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from SurvSet.data import SurvLoader
 
 from concilium.models.grid import _clear, _look_closer, find_groups, say_two_units
-from concilium.protocol.binning import GridCodes
-from concilium.protocol.grid import DECADES, Grid
+from concilium.protocol.grid import DECADES, Grid, GridCodes
 from concilium.records.clinical_ranges import find_range
-from concilium.records.unit_factors import FACTORS_OF, find_other_unit, find_quartiles
+from concilium.records.units import FACTORS_OF, find_other_unit, find_quartiles
 
 LEAST_PATIENTS, LEAST_VALUES, MOST_SITES = 20, 12, 100
 FACTORS = (10, 18.02, 38.67, 88.4, 100, 1000)

@@ -33,7 +33,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.masking import Covered, Join, Joined, Meet, Open, Opened
 from concilium.protocol.messages import Answer, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gaussian
-from concilium.protocol.releases.private import Private
+from concilium.protocol.site_context import SiteContext
 from side_door import state
 
 NAMES = ("s0", "s1", "s2")
@@ -362,14 +362,14 @@ def test_a_hospital_that_runs_twice_charges_and_answers_once(tmp_path):
 def test_a_question_that_the_other_process_paid_for_meanwhile_is_answered(tmp_path, monkeypatch):
     """The budget is of one such question: the second process finds it used, and the answer stored."""
     house, first, second = run_twice(tmp_path)
-    answers, work_out = [], Private.work_out
+    answers, check_room = [], SiteContext.check_room
 
-    def work_out_later(self, context, study, question):
-        monkeypatch.setattr(Private, "work_out", work_out)
+    def check_room_later(self, cost):
+        monkeypatch.setattr(SiteContext, "check_room", check_room)
         answers.append(cover_once(house, first))
-        return work_out(self, context, study, question)
+        return check_room(self, cost)
 
-    monkeypatch.setattr(Private, "work_out", work_out_later)
+    monkeypatch.setattr(SiteContext, "check_room", check_room_later)
     answers.append(cover_once(house, second))
     assert len({answer.vector for answer in answers}) == 1
     assert first.ledger.spent() == second.ledger.spent() < 2 * Fraction(1, 200)

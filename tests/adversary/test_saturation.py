@@ -59,7 +59,8 @@ def study():
 
 def protect(study, question, words):
     site, asker = study
-    return find_release("private").protect(site._context, asker.study, question, words)
+    manifest = site._context.memberships.at(asker.study).manifest
+    return find_release("private").protect(question, words, manifest)
 
 
 @settings(max_examples=12, deadline=None)

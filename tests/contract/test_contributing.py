@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import textwrap
 import types
 from collections import Counter
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,13 @@ class MajorityBody(msgspec.Struct):
     classes: list[str]
     counts: list[int]
 """
+
+
+def test_the_way_from_a_file_to_a_tree_is_there():
+    places = re.findall(r"`([a-z_/]+)\.py`: `([A-Za-z_.]+)`", PAGE)
+    assert len(places) == 14
+    for path, name in places:
+        attrgetter(name)(importlib.import_module(f"concilium.{path.replace('/', '.')}"))
 
 
 def test_the_worked_example_learns(monkeypatch):

@@ -137,10 +137,8 @@ class Probed:
             envelope = open_envelope(msgspec.msgpack.encode(changed))
         except MessageError:
             return msgspec.msgpack.encode(changed)
-        running = self._site._context.studies._running.get(envelope.study)
-        proof = b""
-        if running is not None:
-            proof = prove(running.proof_key, envelope.id, envelope.digest, envelope.seen)
+        key = self._site._context.studies._running.get(envelope.study)
+        proof = b"" if key is None else prove(key, envelope.id, envelope.digest, envelope.seen)
         return encode(msgspec.structs.replace(envelope, proof=proof))
 
     def _in_anything(self, message):

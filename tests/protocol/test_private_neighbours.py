@@ -22,6 +22,7 @@ from concilium.experts.patient_windows import lay_course, lay_public
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
+from concilium.protocol.followed_outcome import FollowedOutcome
 from concilium.protocol.held_out import Part
 from concilium.protocol.messages import encode
 from concilium.protocol.questions import Gaussian, Laplace, Summed, _read_question
@@ -37,6 +38,7 @@ from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
 from concilium.shapes.private_sums import AskDirections, Direction
 from concilium.statistics.columns import Column, Factor
 from concilium.statistics.moments import AskMoments
+from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import AskRegression
 from concilium.temporal.outcome_questions import (
     EVENLY,
@@ -427,10 +429,48 @@ def draw_regression(dice: Random) -> AskRegression:
     )
 
 
+def draw_hazards(dice: Random) -> AskHazards:
+    """Columns of any form over times that are often no numbers."""
+    like = draw_regression(dice)
+    grid = tuple(sorted(dice.sample([1e-6, 0.5, 1.0, 2.0, 10.0, 1e6], dice.randrange(1, 5))))
+    return AskHazards(
+        query=like.query,
+        target=like.target,
+        attributes=like.attributes,
+        columns=like.columns,
+        time=dice.choice(list(POOL)),
+        positive=dice.choice([value for value in POOL[like.target] if value != float("inf")]),
+        grid=grid,
+        at=tuple(dice.choice([0.0, 1.0, -0.3, 1e308, -1e308]) for _ in range(len(grid) + len(like.columns))),
+        places=like.places,
+        noise=Gaussian("9"),
+    )
+
+
+def draw_followed(dice: Random) -> AskCounts:
+    """Crosstables of an outcome by a horizon."""
+    question = draw_crosstables(dice)
+    used = {question.target, *(one.name for one in question.attributes)}
+    free = [name for name in POOL if name not in used and name not in question.query]
+    time = dice.choice(free or [name for name in POOL if name != question.target])
+    values = [value for value in POOL[question.target] if value != float("inf")]
+    cells = dice.randrange(1, 4)
+    outcome = FollowedOutcome(
+        time=time,
+        positive=dice.choice(values),
+        rest="none",
+        times=tuple(sorted(dice.sample([0.5, 1.0, 2.0, 10.0, 1e6], cells))),
+        kept=tuple(sorted(dice.choice([0.0, 0.3, 0.5, 0.9, 1.0]) for _ in range(cells))),
+    )
+    classes = Attribute(question.target, (), (outcome.positive, "none"), missing=False, other=False)
+    return msgspec.structs.replace(question, followed=outcome, classes=classes)
+
+
 DRAWN = {
     "counts, pure": draw_pure_histograms,
     "counts, histograms": draw_histograms,
     "counts": draw_crosstables,
+    "counts, followed": draw_followed,
     "experts.labels": draw_expert_labels,
     "experts.labels, drawn": draw_expert_drawn,
     "experts.counts": draw_expert_counts,
@@ -441,6 +481,7 @@ DRAWN = {
     "rules.outcomes": draw_rule_outcomes,
     "rulefit.gradient": draw_gradient,
     "shapes.directions": draw_directions,
+    "statistics.hazards": draw_hazards,
     "statistics.moments": draw_moments,
     "statistics.regression": draw_regression,
 }

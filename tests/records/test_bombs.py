@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from concilium.errors import ConciliumError, RecordsError
-from concilium.records import confined, relation, spreadsheet
+from concilium.records import confined, relation, sources
 from concilium.records.table import Records
 from concilium.study.attached_files import unpack_attached
 
@@ -126,7 +126,7 @@ def test_what_does_not_unfold_is_read(tmp_path):
 @pytest.fixture
 def low_limits(monkeypatch):
     limited = functools.partial(confined.read_confined, memory=MEMORY, seconds=20, output=1 << 26)
-    monkeypatch.setattr(spreadsheet, "read_confined", limited)
+    monkeypatch.setattr(sources, "read_confined", limited)
 
 
 @pytest.mark.parametrize("name", SPREADSHEETS)

@@ -17,8 +17,7 @@ from concilium.models.model_file import load
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
 from concilium.records.dictionary import Dictionary
-from concilium.records.series_description import OddValues
-from concilium.records.static_columns import find_constant, find_static
+from concilium.records.series_description import OddValues, find_constant, find_static
 from concilium.temporal.formula import Limit
 from concilium.temporal.outcome_fit import find_effects
 from concilium.temporal.outcome_questions import (

@@ -78,11 +78,12 @@ def test_the_harness_finds_a_charge_that_depends_on_patients(fixed_noise, monkey
     from concilium.protocol.site_context import Cost, SiteContext
 
     price = Private.price
-    monkeypatch.setattr(
-        Private,
-        "price",
-        lambda r, context, name, q: price(r, context, name, q) * (2 if context.name == "big" else 1),
-    )
+
+    def by_site(release, context, study, question):
+        cost, times = price(release, context, study, question), 2 if context.name == "big" else 1
+        return Cost(cost.rho * times, cost.amount * times, cost.currency)
+
+    monkeypatch.setattr(Private, "price", by_site)
     assert find_side_doors(SITES, ("big", 0), study) == []  # a price by site is not one by patient
     enter = SiteContext.enter
 

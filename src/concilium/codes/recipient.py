@@ -36,7 +36,7 @@ from concilium.codes.frequencies import Frequencies, estimate_frequencies
 from concilium.codes.shared_codes import number_codes, number_moments
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import ConciliumError, RecordsError, StudyError
-from concilium.records.sequence_lists import FORMS
+from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 
 Z95 = 1.959963984540054
@@ -345,19 +345,10 @@ class SharedCodes:
         error = float(scores.std(ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else math.nan
         return self._estimate(chosen, mean, error, step=step / len(scores), group=group)
 
-    def _estimate(
-        self,
-        chosen: Sequence[int],
-        value: float,
-        error: float,
-        *,
-        most: float = 1.0,
-        step: _EntryEffect | None = None,
-        group: str = "",
-    ) -> CodeEstimate:
+    def _estimate(self, chosen: Sequence[int], value: float, error: float, **how: Any) -> CodeEstimate:
         names = [self.taxonomy.codes[code] for code in chosen]
         title = self.taxonomy.describe(names[0]) if len(names) == 1 else f"{len(names)} codes together"
-        return CodeEstimate.measure(", ".join(names), title, value, error, most=most, step=step, group=group)
+        return CodeEstimate.measure(", ".join(names), title, value, error, **how)
 
     def _label_patients(self, by: Sequence[Any] | Mapping[Any, Any]) -> NDArray[Any]:
         if isinstance(by, Mapping):

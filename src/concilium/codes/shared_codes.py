@@ -34,7 +34,7 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.patient_identity import order_patients
 from concilium.protocol.questions import Randomised, Reply
 from concilium.protocol.sums import Array, find_narrowest, pack, unpack
-from concilium.records.sequence_lists import MILLISECONDS
+from concilium.records.sequence_reading import MILLISECONDS
 from concilium.records.sequences import Clock, Sequences
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
 def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
-        raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
+        raise DoesNotFit("this hospital holds its codes in a form that cannot be shared")
     return part
 
 

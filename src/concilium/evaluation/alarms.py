@@ -28,7 +28,7 @@ from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.records.query import read_as_numbers
 from concilium.records.row_hashes import hash_rows
 from concilium.records.table import Records
-from concilium.records.unit_factors import OTHER_SIZE, find_quartiles, has_size
+from concilium.records.units import OTHER_SIZE, find_quartiles, has_size
 
 CHANCE = 0.5
 USEFUL = (

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -300,6 +301,16 @@ class Ledger(LedgerMemory, RefusalLog):
         with self._file.reading():
             return list(chain.read_entries(self._file))
 
+    def page(self, before: int | None = None, most: int = 100) -> list[Entry]:
+        """The newest entries, or those before the entry with this number, newest first; quick in a long ledger."""
+        with self._file.reading():
+            return list(chain.read_page(self._file, 2**62 if before is None else before, most))
+
+    def spending(self, points: int = 200) -> list[tuple[datetime, Fraction]]:
+        """What was spent in all, over time: at about so many entries, the last among them."""
+        with self._file.reading():
+            return chain.read_spending(self._file, points)
+
     def head(self) -> Head:
         """How far the chain has come."""
         with self._file.reading():
@@ -437,16 +448,17 @@ class Ledger(LedgerMemory, RefusalLog):
 
         LedgerError where the policy says another budget than the steward, or an earlier policy, set.
         """
-        note = ""
-        if settle(self.settings, self.spent(), allowance)[1]:
+        with self._file.reading():
+            after = chain.read_settings(self._file)
+            note = settle(after, chain.read_tail(self._file).spent, allowance)[1]
+        if note:
             with self.writing() as tail:
-                settings = chain.read_settings(self._file)
-                after, note = settle(settings, tail.spent, allowance)
+                after, note = settle(chain.read_settings(self._file), tail.spent, allowance)
                 if note:
                     self._enter_settings(tail, "budget", after, note)
         wanted = None if allowance.unlimited else allowance.total
-        if (allowance.unlimited or wanted is not None) and self.settings.budget != wanted:
-            self._refuse_binding("budget", self.settings.budget, wanted)
+        if (allowance.unlimited or wanted is not None) and after.budget != wanted:
+            self._refuse_binding("budget", after.budget, wanted)
         return note
 
     def unbounded_numbers(self) -> int:
@@ -522,8 +534,14 @@ class Ledger(LedgerMemory, RefusalLog):
             self._entered, self._is_setting = None, False
             with self._file.writing():
                 tail = chain.read_tail(self._file)
-                if not accepting:
-                    self._check_newest(tail.head)
+                if not (accepting or tail.head == self._seen or chain.holds(self._file, self._seen)):
+                    raise LedgerError(
+                        f"{self.path} was put back to an older state while in use; restore the newest copy"
+                    )
+                if self._head_file is not None and not accepting:
+                    kept = self._head_file.read()
+                    if kept != tail.head and (problem := find_problem(self._file, kept, tail.head)):
+                        raise LedgerError(problem)
                 yield tail
             if self._entered is not None:
                 self._seen = self._entered
@@ -531,16 +549,6 @@ class Ledger(LedgerMemory, RefusalLog):
                     self._head_file.replace(self._seen)
                 elif self._head_file is not None:
                     self._head_file.write(self._seen, at_once=self._is_setting)
-
-    def _check_newest(self, head: Head) -> None:
-        if head != self._seen and not chain.holds(self._file, self._seen):
-            raise LedgerError(
-                f"{self.path} was put back to an older state while in use; restore the newest copy"
-            )
-        if self._head_file is not None:
-            kept = self._head_file.read()
-            if kept != head and (problem := find_problem(self._file, kept, head)):
-                raise LedgerError(problem)
 
     def _find_balance(self, settings: LedgerSettings, tail: Tail) -> Balance:
         month = max(chain.now(), tail.time)[:7]  # that of an entry made now

@@ -219,7 +219,7 @@ class SqliteMaskStore:
         return answer.seed
 
     def keep(self, answer: MaskedAnswer) -> None:
-        """Store the answer to a question that has none in its study."""
+        """Store the answer to a question that has none in its study; of too many unopened ones the oldest go."""
         self._connection.execute(
             "INSERT INTO mask_attempt "
             "(study, content, label, participants, names, seed, vector, opened) "
@@ -239,7 +239,14 @@ class SqliteMaskStore:
         self._connection.execute(
             "UPDATE mask_study SET used = ? WHERE study = ? AND used < ?", (today, answer.study, today)
         )
-        self._drop_oldest()
+        unopened = self._connection.execute(
+            "SELECT rowid, length(vector) FROM mask_attempt INDEXED BY mask_attempt_unopened WHERE opened IS NULL"
+        ).fetchall()
+        total = 0
+        for count, (row, size) in enumerate(sorted(unopened, reverse=True), start=1):
+            total += size
+            if count > 1 and (count > MOST_UNOPENED or total > MOST_BYTES):
+                self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
     def _drop_opened(self) -> None:
         """Of the opened vectors leave the newest, up to half of what may be, so that it is not done again at once."""
@@ -284,16 +291,6 @@ class SqliteMaskStore:
             " (SELECT study FROM mask_study WHERE key IS NULL ORDER BY used DESC LIMIT ?)",
             (MOST_ENDED,),
         )
-
-    def _drop_oldest(self) -> None:
-        answers = self._connection.execute(
-            "SELECT rowid, length(vector) FROM mask_attempt INDEXED BY mask_attempt_unopened WHERE opened IS NULL"
-        ).fetchall()
-        total = 0
-        for count, (row, size) in enumerate(sorted(answers, reverse=True), start=1):
-            total += size
-            if count > 1 and (count > MOST_UNOPENED or total > MOST_BYTES):
-                self._connection.execute("DELETE FROM mask_attempt WHERE rowid = ?", (row,))
 
     def end(self, study: bytes) -> None:
         """Delete the study's key, seeds and vectors; that it ended and for whom it opened what is kept."""

@@ -36,7 +36,7 @@ from concilium.protocol.questions import Conversation
 from concilium.protocol.schema import CONVERT
 from concilium.records.clinical_ranges import find_range, place_limits
 from concilium.records.columns import Value
-from concilium.records.unit_factors import Quartiles, find_factor
+from concilium.records.units import Quartiles, find_factor
 
 CUTOFFS = 20
 # Decades that are looked at again, and the step of the third digit where so many are.

@@ -39,7 +39,7 @@ ENDS, WIDTH, NOISY_WIDTH = 6.0, 0.125, 0.5
 MOST_LEVELS, MOST_NOISY_LEVELS = 64, 24
 
 
-class GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _GroupTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The same counts of the patients of one `group` of an attribute; `sites` where the release shows them."""
 
     attribute: str
@@ -64,7 +64,7 @@ class RiskTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     called: int
     variance: float = 0.0
     sites: dict[str, list[list[float]]] = {}
-    groups: list[GroupTable] = []
+    groups: list[_GroupTable] = []
     follow_up: FollowUp | None = None
 
     @property
@@ -191,7 +191,7 @@ def ask_table(
         variance=variance,
         sites={site: table[0].tolist() for site, table in sites.items()},
         groups=[
-            GroupTable(*name, tables[place].tolist(), [table[place].tolist() for table in sites.values()])
+            _GroupTable(*name, tables[place].tolist(), [table[place].tolist() for table in sites.values()])
             for place, name in enumerate(names, start=1)
         ],
         follow_up=follow_up,

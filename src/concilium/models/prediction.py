@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import ModelError, RecordsError
-from concilium.protocol.binning import bin_codes
+from concilium.protocol.grid import bin_codes
 from concilium.records.coding import Place, natural_value
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import DictionaryEntry
@@ -132,19 +132,22 @@ AnySeries: TypeAlias = Any
 cells are series of one step."""
 
 
+def _list_rows(patients: AnySeries, names: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+    """What is given of each patient of these variables."""
+    if isinstance(patients, Sequence):
+        return patients
+    records = patients if isinstance(patients, Records) else NewPatients(patients).records
+    known = [name for name in names if name in records]
+    columns = {name: records.values(name) for name in known}
+    return [{name: columns[name][row] for name in known} for row in range(len(records))]
+
+
 def lay_out_courses(patients: AnySeries, names: Sequence[str], step: str) -> Series:
     """The courses of these variables as a series; ModelError where there is none. The last value of each variable is
     the latest, so that shorter lists end with the longest one."""
-    rows: Sequence[Mapping[str, Any]]
-    if isinstance(patients, Sequence):
-        rows = patients
-    else:
-        records = patients if isinstance(patients, Records) else NewPatients(patients).records
-        known = [name for name in names if name in records]
-        columns = {name: records.values(name) for name in known}
-        rows = [{name: columns[name][row] for name in known} for row in range(len(records))]
     courses = [
-        {name: _read_course(name, row[name]) for name in names if name in row} for row in map(dict, rows)
+        {name: _read_course(name, row[name]) for name in names if name in row}
+        for row in map(dict, _list_rows(patients, names))
     ]
     lengths = [max([len(values) for values in row.values()], default=1) for row in courses]
     longest = max(lengths, default=1)

@@ -33,7 +33,7 @@ from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.protocol.schema import AskColumns, say_groups, say_lacking, say_left_out, state_values
 from concilium.records.columns import Value, label
-from concilium.records.identifiers import names_patients
+from concilium.records.patients import names_patients
 
 if TYPE_CHECKING:
     from concilium.models.method import Method, PrivateMethod

@@ -164,7 +164,7 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
         ]
 
     def _open(self, body: bytes) -> Method[Any]:
-        return _open_model(self.method, body, encode_dictionary(self.dictionary), self.noise is not None)
+        return _open_model(self.method, body, _encode_dictionary(self.dictionary), self.noise is not None)
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         if self.bodies and cohort.view.site not in self.bodies:
@@ -225,7 +225,7 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
             tables[0] = 0
 
 
-def encode_dictionary(dictionary: Mapping[str, DictionaryEntry]) -> bytes:
+def _encode_dictionary(dictionary: Mapping[str, DictionaryEntry]) -> bytes:
     return msgspec.json.encode(dictionary)
 
 

@@ -149,7 +149,7 @@ class Validation(Proposal[RiskTable]):
     def find_objection(self, question: Statistic) -> str | None:
         if (
             not isinstance(question, AskRiskCounts)
-            or hash_model(question.method, question.body, question.bodies) != self.digest
+            or _hash_model(question.method, question.body, question.bodies) != self.digest
         ):
             return "it is about another model than the study's"
         return super().find_objection(question)
@@ -166,13 +166,13 @@ class Validation(Proposal[RiskTable]):
         return Learned(table, patients)
 
 
-def hash_model(method: str, body: bytes, bodies: Mapping[str, bytes] | None = None) -> str:
+def _hash_model(method: str, body: bytes, bodies: Mapping[str, bytes] | None = None) -> str:
     """By what a study knows a model again, or those of all hospitals."""
     if bodies:
-        body = msgspec.json.encode({site: hash_model(method, bodies[site]) for site in sorted(bodies)})
+        body = msgspec.json.encode({site: _hash_model(method, bodies[site]) for site in sorted(bodies)})
     return hashlib.sha256(method.encode() + b"\n" + body).hexdigest()
 
 
 def _hash_all(model: Method[Any], left_out: Mapping[str, Method[Any]] | None) -> str:
     bodies = {site: msgspec.json.encode(one.body) for site, one in (left_out or {}).items()}
-    return hash_model(model.method, b"" if bodies else msgspec.json.encode(model.body), bodies)
+    return _hash_model(model.method, b"" if bodies else msgspec.json.encode(model.body), bodies)

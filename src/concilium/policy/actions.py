@@ -125,11 +125,8 @@ def _check_attributes(node: Any, who: str, example: str) -> None:
             )
 
 
-def _read_edges(
-    nodes: Sequence[TransactionNode], edges: Any
-) -> Iterator[tuple[tuple[int, int], TransactionNode]]:
-    if not isinstance(edges, list | tuple):
-        raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
+def _find_positions(nodes: Sequence[TransactionNode]) -> dict[tuple[type, Any], int]:
+    """The position of each node that has an id, by that; 1 and '1' are two."""
     position: dict[tuple[type, Any], int] = {}
     for index, node in enumerate(nodes):
         name = node.get("id")
@@ -139,6 +136,15 @@ def _read_edges(
             raise PolicyError(f"the id of node {index + 1} is neither text nor a whole number")
         if position.setdefault((type(name), name), index) != index:
             raise PolicyError(f"node {index + 1} has the id of an earlier node; ids must differ")
+    return position
+
+
+def _read_edges(
+    nodes: Sequence[TransactionNode], edges: Any
+) -> Iterator[tuple[tuple[int, int], TransactionNode]]:
+    if not isinstance(edges, list | tuple):
+        raise PolicyError('the edges of a transaction are a list of pairs, such as ["a", "b"]')
+    position = _find_positions(nodes)
     for index, edge in enumerate(edges, start=1):
         if not isinstance(edge, list | tuple) or len(edge) not in (2, 3):
             raise PolicyError(
@@ -342,14 +348,7 @@ class ConstraintGraphs:
                 for index in each(items):
                     _substitute(after[index], action.attribute, change_for(before[index]))
         # Last, so that no substitution brings back what another rule takes out.
-        removals = {False: 0, True: 0}
-        for (action, _, to_edges), items in deeds:
-            if isinstance(action, Eliminate):
-                if action.attribute is None:
-                    removals[to_edges] |= items
-                    continue
-                for index in each(items):
-                    (relations if to_edges else copies)[index].pop(action.attribute, None)
+        removals = _eliminate(deeds, copies, relations)
         names = [
             None if removals[False] >> index & 1 else copy.get("id") for index, copy in enumerate(copies)
         ]
@@ -435,6 +434,22 @@ def _secret(key: bytes) -> Secret:
         return Secret(key)
     except ValueError as error:
         raise PolicyError(str(error)) from None
+
+
+def _eliminate(
+    deeds: Sequence[tuple[Deed, int]], copies: Sequence[dict[str, Any]], relations: Sequence[dict[str, Any]]
+) -> dict[bool, int]:
+    """Take attributes out; the nodes (False) and edges (True) that go as a whole, as bits."""
+    removals = {False: 0, True: 0}
+    for (action, _, to_edges), items in deeds:
+        if not isinstance(action, Eliminate):
+            continue
+        if action.attribute is None:
+            removals[to_edges] |= items
+            continue
+        for index in each(items):
+            (relations if to_edges else copies)[index].pop(action.attribute, None)
+    return removals
 
 
 def _substitute(node: dict[str, Any], attribute: str | None, change: Change) -> None:

@@ -131,6 +131,25 @@ class _Work:
         return code_dictionary(self.codes, values, "code" if stated else None, Place("policy", name))
 
 
+def _eliminate(
+    columns: dict[str, Column], refusals: Mask, deeds: Sequence[tuple[str, Deed, _Reach]]
+) -> dict[str, str]:
+    """Take patients, columns and cells out; the columns that are gone, and by which rule."""
+    eliminated: dict[str, str] = {}
+    for rule_name, deed, reach in deeds:
+        action = deed.action
+        if not isinstance(action, Eliminate):
+            continue
+        if action.attribute is None:
+            refusals |= reach.mask
+        elif reach.everyone:
+            eliminated.setdefault(action.attribute, rule_name)
+            columns.pop(action.attribute, None)
+        elif action.attribute in columns:
+            columns[action.attribute] = _blank(columns[action.attribute], reach.mask)
+    return eliminated
+
+
 def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
     """The table as its site's constraint graphs let it be known; PolicyError where a rule does not fit it."""
     graphs.require_secret()
@@ -153,18 +172,7 @@ def constrain(records: Records, graphs: ConstraintGraphs) -> Constrained:
     for name, work in works.items():
         before = records[name]
         columns[name] = work.finish(name, isinstance(before, Coded) and before.stated)
-    eliminated: dict[str, str] = {}
-    for rule_name, deed, reach in deeds:
-        action = deed.action
-        if not isinstance(action, Eliminate):
-            continue
-        if action.attribute is None:
-            refusals |= reach.mask
-        elif reach.everyone:
-            eliminated.setdefault(action.attribute, rule_name)
-            columns.pop(action.attribute, None)
-        elif action.attribute in columns:
-            columns[action.attribute] = _blank(columns[action.attribute], reach.mask)
+    eliminated = _eliminate(columns, refusals, deeds)
     rows = np.flatnonzero(~refusals)
     if len(rows) < len(records) and columns:
         selection = Records(columns).take(rows)

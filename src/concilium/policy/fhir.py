@@ -455,15 +455,7 @@ class _Exchange:
         """Let addresses follow the ids they lead to, and references say nothing more about what was changed."""
         for top in self.tops:
             for branch in _all_branches(top.branch):
-                reference = branch.fields.get("reference")
-                if not isinstance(reference, _Leaf) or (target := reference.leads_to) is None:
-                    continue
-                if target.id.gone or target.branch.gone:
-                    _take_out(branch)
-                elif target.position in changed:
-                    for name, item in branch.fields.items():
-                        if name not in ("reference", "type"):
-                            _take_out(item)
+                _follow_reference(branch, changed)
             for leaf in top.leaves():
                 if leaf.leads_to is None or leaf.gone:
                     continue
@@ -481,6 +473,19 @@ def _change(leaf: _Leaf, change: Change) -> None:
     # An extension says something else about the same field; changed like the field it would make no sense.
     leaf.now = None if leaf.in_extension else change(leaf.now)
     leaf.gone = is_missing(leaf.now)
+
+
+def _follow_reference(branch: _Branch, changed: set[int]) -> None:
+    """Take out a reference to a resource that is gone, and all but the address of one to a resource that changed."""
+    reference = branch.fields.get("reference")
+    if not isinstance(reference, _Leaf) or (target := reference.leads_to) is None:
+        return
+    if target.id.gone or target.branch.gone:
+        _take_out(branch)
+    elif target.position in changed:
+        for name, item in branch.fields.items():
+            if name not in ("reference", "type"):
+                _take_out(item)
 
 
 def _rename(address: str, resource: _Resource) -> str | None:
@@ -543,8 +548,12 @@ def _write(item: Item) -> Any:
         return [] if all(map(_is_nothing, values)) else values
     if item.gone:
         return {}
-    fields = {name: _write(inner) for name, inner in item.fields.items()}
-    fields = {name: value for name, value in fields.items() if not _is_nothing(value)}
+    written = {name: _write(inner) for name, inner in item.fields.items()}
+    return _keep_in_step({name: value for name, value in written.items() if not _is_nothing(value)})
+
+
+def _keep_in_step(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave nulls out of lists, but where a list of values goes with one of their extensions."""
     for name, value in fields.items():
         if isinstance(value, list):
             in_step = f"_{name}" in fields or (name.startswith("_") and name[1:] in fields)

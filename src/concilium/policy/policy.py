@@ -128,21 +128,19 @@ class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and not 1 <= value < float("inf"):
                 raise PolicyError(f"{name} must be a number from 1; got {value}")
-        _read_bytes(self.memory_per_question, "memory_per_question")
+        self.memory  # noqa: B018
 
     @property
     def memory(self) -> int:
-        """Bytes for one question."""
-        return _read_bytes(self.memory_per_question, "memory_per_question")
-
-
-def _read_bytes(text: str | int, name: str) -> int:
-    """A number of bytes, such as 512_000_000 or "512 MB"; PolicyError where it is none."""
-    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
-    count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
-    if count < 1:
-        raise PolicyError(f'{name} must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}')
-    return count
+        """Bytes for one question; PolicyError where the policy does not say a number of bytes."""
+        text = self.memory_per_question
+        parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
+        count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
+        if count < 1:
+            raise PolicyError(
+                f'memory_per_question must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}'
+            )
+        return count
 
 
 UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -213,26 +211,37 @@ class Agree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         target = asked.get("target") or asked.get("outcome")
         if self.targets is not None and target not in self.targets:
             return f"its policy agrees to no study of {target!r} by itself"
-        if self.attributes is not None:
-            named = asked.get("attributes")
-            if named is None:
-                return "the study does not list its attributes, and its policy agrees to some by itself"
-            of_query = Query.parse(asked.get("query") or "").attributes
-            if more := sorted({*named, *of_query} - {*self.attributes, target}):
-                return f"its policy agrees to no study of {more[0]!r} by itself"
-        if self.grid is not None:
-            for name in asked.get("grid") or ():
-                cut = (asked.get("bins") or {}).get(name) or (asked.get("values") or {}).get(name)
-                if name not in self.grid or cut is None or {*cut} != {*self.grid[name]}:
-                    return f"its policy agrees to no cells of {name!r} like these by itself"
-            if "grid" in asked and asked["grid"] is None:
-                return "the study does not state its grid, and its policy agrees to one by itself"
-        if self.requesters is not None and "requesters" in asked:
-            if asked["requesters"] is None:
-                return "the study does not say who may ask, and its policy agrees to some by itself"
-            if more := sorted({*asked["requesters"]} - {*self.requesters}):
-                return f"its policy agrees to no questions of {more[0]!r} by itself"
+        own = self._find_attributes(asked, target) or self._find_cells(asked)
+        return own or self._find_requesters(asked)
+
+    def _find_attributes(self, asked: Mapping[str, Any], target: Any) -> str | None:
+        if self.attributes is None:
+            return None
+        named = asked.get("attributes")
+        if named is None:
+            return "the study does not list its attributes, and its policy agrees to some by itself"
+        of_query = Query.parse(asked.get("query") or "").attributes
+        more = sorted({*named, *of_query} - {*self.attributes, target})
+        return f"its policy agrees to no study of {more[0]!r} by itself" if more else None
+
+    def _find_cells(self, asked: Mapping[str, Any]) -> str | None:
+        if self.grid is None:
+            return None
+        for name in asked.get("grid") or ():
+            cut = (asked.get("bins") or {}).get(name) or (asked.get("values") or {}).get(name)
+            if name not in self.grid or cut is None or {*cut} != {*self.grid[name]}:
+                return f"its policy agrees to no cells of {name!r} like these by itself"
+        if "grid" in asked and asked["grid"] is None:
+            return "the study does not state its grid, and its policy agrees to one by itself"
         return None
+
+    def _find_requesters(self, asked: Mapping[str, Any]) -> str | None:
+        if self.requesters is None or "requesters" not in asked:
+            return None
+        if asked["requesters"] is None:
+            return "the study does not say who may ask, and its policy agrees to some by itself"
+        more = sorted({*asked["requesters"]} - {*self.requesters})
+        return f"its policy agrees to no questions of {more[0]!r} by itself" if more else None
 
     def find_reservation(
         self, release: str, method: str, price: Fraction | None, of_month: Fraction, *, has_budget: bool

@@ -20,8 +20,7 @@ import hmac
 import os
 import stat
 import struct
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -45,12 +44,18 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 BEGIN = b"-----BEGIN"
 
 
-@dataclass(frozen=True)
 class Identity:
-    """What a site signs with. The key is never shown; `public` and `fingerprint` are for everyone."""
+    """What a site signs with. The key is never shown; `public` (32 bytes) and `fingerprint` are for everyone, and so is
+    `exchange_key`: what somebody needs, besides a key of the same sort, to share a secret with us."""
 
-    _key: Ed25519PrivateKey = field(repr=False)
-    _first: Ed25519PrivateKey | None = field(default=None, repr=False)
+    def __init__(self, key: Ed25519PrivateKey, first: Ed25519PrivateKey | None = None) -> None:
+        self._key, self._first = key, first
+        self.public = key.public_key().public_bytes_raw()
+        self.fingerprint = fingerprint(self.public)
+        # Made of the signing key by a one-way function, so that neither tells the other and nothing is stored.
+        secret = hmac.digest(key.private_bytes_raw(), b"concilium/exchange-key@1", "sha256")
+        self._exchange = X25519PrivateKey.from_private_bytes(secret)
+        self.exchange_key = self._exchange.public_key().public_bytes_raw()
 
     @classmethod
     def create(cls) -> Identity:
@@ -107,32 +112,12 @@ class Identity:
             file.flush()
             os.fsync(file.fileno())
 
-    @cached_property
-    def public(self) -> bytes:
-        """The public key, 32 bytes."""
-        return self._key.public_key().public_bytes_raw()
-
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.public)
-
     def sign(self, message: bytes) -> bytes:
         return self._key.sign(message)
 
     def derive(self, message: bytes) -> bytes:
         """A lasting secret of the hospital for a purpose: the hash of a signature by its first key, never sent."""
         return hashlib.sha256((self._first or self._key).sign(message)).digest()
-
-    @cached_property
-    def _exchange(self) -> X25519PrivateKey:
-        """Made of the signing key by a one-way function, so that neither tells the other and nothing is stored."""
-        secret = hmac.digest(self._key.private_bytes_raw(), b"concilium/exchange-key@1", "sha256")
-        return X25519PrivateKey.from_private_bytes(secret)
-
-    @cached_property
-    def exchange_key(self) -> bytes:
-        """What somebody needs, besides a key of the same sort, to share a secret with us: 32 bytes for everyone."""
-        return self._exchange.public_key().public_bytes_raw()
 
     def share_secret(self, exchange_key: bytes, about: bytes) -> bytes:
         """The secret about something that only we and the holder of that exchange key can compute (RFC 7748)."""

@@ -62,21 +62,14 @@ class _MaskGraph:
     """`_MaskGraph(study_id, {name: identity, ...}, degree)`: the circle of a study's participants."""
 
     def __init__(self, study_id: bytes, identities: Mapping[str, bytes], degree: int) -> None:
-        def hash_place(name: str) -> bytes:
-            seated = statement("concilium/place@1", study_id, name.encode(), identities[name])
-            return hashlib.sha256(seated).digest()
-
-        self.order = tuple(sorted(identities, key=hash_place))
+        seats = {
+            name: hashlib.sha256(statement("concilium/place@1", study_id, name.encode(), key)).digest()
+            for name, key in identities.items()
+        }
+        self.order = tuple(sorted(seats, key=seats.__getitem__))
         self.degree = degree
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """Where each site stands on the circle."""
-        return {name: place for place, name in enumerate(self.order)}
-
-    @property
-    def is_complete(self) -> bool:
-        return self.degree >= len(self.order) - 1
+        self.is_complete = degree >= len(self.order) - 1
+        self.places = {name: place for place, name in enumerate(self.order)}
 
     def neighbours(self, name: str) -> tuple[str, ...]:
         """With whom a site shares masks, in order of names."""
@@ -155,7 +148,44 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @cached_property
     def problem(self) -> str | None:
         """What is wrong with its form, in words."""
-        return _find_problem(self)
+        study, names = self.study, self.names
+        if not 1 <= len(study) <= 1000 or not study.isprintable():
+            return "a manifest must name its study in 1 to 1000 printable characters"
+        for name in names:
+            if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+                return (
+                    f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
+                )
+        if self.colluders < 0:
+            return f"study {study!r} tolerates {self.colluders} colluders; that number cannot be negative"
+        try:
+            require_participants(study, len(names), self.colluders)
+        except MaskError as error:
+            return str(error)
+        for first, second in itertools.pairwise(names):
+            if first == second:
+                return f"study {study!r} lists {first} twice; every participant needs a name of its own"
+            if first > second:
+                return (
+                    f"study {study!r} must list its participants in order of names: {second} before {first}"
+                )
+        owners: dict[bytes, str] = {}
+        for participant in self.participants:
+            if len(participant.identity) != KEY_BYTES:
+                return f"the identity of {participant.name} in study {study!r} must be {KEY_BYTES} bytes"
+            other = owners.setdefault(participant.identity, participant.name)
+            if other != participant.name:
+                return (
+                    f"{other} and {participant.name} have the same key in study {study!r}; one poses as two"
+                )
+        if self.largest < 1 or len(names) * self.largest >= HALF_RING:
+            return (
+                f"numbers up to {self.largest} from {len(names)} sites do not fit sums modulo 2^64 in study "
+                f"{study!r}; the largest must be between 1 and {(HALF_RING - 1) // len(names)}"
+            )
+        if len(self.nonce) != NONCE_BYTES:
+            return f"the nonce of study {study!r} must be {NONCE_BYTES} bytes"
+        return None
 
 
 def compose(
@@ -240,38 +270,3 @@ def require_participants(study: str, participants: int, colluders: int) -> None:
             f"study {study[:12]!r} has {participants} participant{'' if participants == 1 else 's'}; with {colluders} "
             f"tolerated colluders at least {colluders + 2} are needed, or a sum would be one hospital's answer"
         )
-
-
-def _find_problem(manifest: Manifest) -> str | None:
-    study, names = manifest.study, manifest.names
-    if not 1 <= len(study) <= 1000 or not study.isprintable():
-        return "a manifest must name its study in 1 to 1000 printable characters"
-    for name in names:
-        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-            return f"a participant's name must have 1 to {MAX_NAME} printable characters; got {name[:200]!r}"
-    if manifest.colluders < 0:
-        return f"study {study!r} tolerates {manifest.colluders} colluders; that number cannot be negative"
-    try:
-        require_participants(study, len(names), manifest.colluders)
-    except MaskError as error:
-        return str(error)
-    for first, second in itertools.pairwise(names):
-        if first == second:
-            return f"study {study!r} lists {first} twice; every participant needs a name of its own"
-        if first > second:
-            return f"study {study!r} must list its participants in order of names: {second} before {first}"
-    owners: dict[bytes, str] = {}
-    for participant in manifest.participants:
-        if len(participant.identity) != KEY_BYTES:
-            return f"the identity of {participant.name} in study {study!r} must be {KEY_BYTES} bytes"
-        other = owners.setdefault(participant.identity, participant.name)
-        if other != participant.name:
-            return f"{other} and {participant.name} have the same key in study {study!r}; one poses as two"
-    if manifest.largest < 1 or len(names) * manifest.largest >= HALF_RING:
-        return (
-            f"numbers up to {manifest.largest} from {len(names)} sites do not fit sums modulo 2^64 in study "
-            f"{study!r}; the largest must be between 1 and {(HALF_RING - 1) // len(names)}"
-        )
-    if len(manifest.nonce) != NONCE_BYTES:
-        return f"the nonce of study {study!r} must be {NONCE_BYTES} bytes"
-    return None

@@ -35,18 +35,17 @@ from concilium.errors import DoesNotFit, PolicyError
 from concilium.policy.constrain import Constrained, constrain
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import draw_bytes
-from concilium.protocol.binning import GridCodes, bin_codes
 from concilium.protocol.disclosure import Guard, Population
+from concilium.protocol.grid import GridCodes, bin_codes
 from concilium.protocol.journal import open_for_owner
 from concilium.records.columns import Coded, Column, Numbers, Value
 from concilium.records.expression import names
 from concilium.records.grammar import measure, measure_or_day, read_day
-from concilium.records.identifiers import LEAST_NUMBERS, numbers_patients
-from concilium.records.patients import Owners, PatientPart
+from concilium.records.patients import LEAST_NUMBERS, Owners, PatientPart, numbers_patients
 from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.series import Series
 from concilium.records.table import Records
-from concilium.records.unit_factors import Quartiles
+from concilium.records.units import Quartiles
 
 NAME = re.compile(r"[a-z]+-[0-9a-f]{64}")
 

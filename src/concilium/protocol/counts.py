@@ -259,13 +259,10 @@ class AskCounts(Summed, frozen=True, kw_only=True, dict=True):
         return work if self.sample is None else work + self.sample.estimate(patients)
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        return self._count_on_grid(cohort) if self._is_on_grid else self._open(cohort).count()
-
-    @property
-    def _is_on_grid(self) -> bool:
-        """Whether it asks for histograms on the public grid, of everybody."""
-        plain = (self.classes, self.sample, self.tree) == (None, None, [])
-        return plain and bool(self.attributes) and all(a.grid and a.missing for a in self.attributes)
+        of_everybody = (self.classes, self.sample, self.tree) == (None, None, [])
+        if of_everybody and self.attributes and all(a.grid and a.missing for a in self.attributes):
+            return self._count_on_grid(cohort)
+        return self._open(cohort).count()
 
     def _count_on_grid(self, cohort: Cohort) -> NDArray[np.integer]:
         """The same as by codes of their own: columns are placed on the grid once, for all questions about it."""
@@ -371,7 +368,9 @@ class _SiteTables:
             resting = _route_alternatives(everyone, tree, self.columns.folded)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
-        elif len(self.cohort.view.records) <= FEW_ROWS and (most := self._count_nodes(asked)) <= FEW_NODES:
+        elif len(self.cohort.view.records) <= FEW_ROWS and (
+            (most := 1 + max([*asked, *(node for split in tree for node in split.children)])) <= FEW_NODES
+        ):
             places = np.full(most, STAYS, dtype=np.int64)
             places[list(asked)] = list(asked.values())
             node = places.take(self.columns.find_nodes(everyone, tree, most))
@@ -394,10 +393,6 @@ class _SiteTables:
         if not named.all():
             rows, node, row_class = rows[named], node[named], row_class[named]
         return rows, (node * classes + row_class).astype(dtype)
-
-    def _count_nodes(self, asked: Mapping[int, int]) -> int:
-        """One more than the highest number of a node."""
-        return 1 + max(max(asked), *(max([split.node, *split.children]) for split in self.question.tree))
 
 
 def _route_alternatives(

@@ -27,7 +27,7 @@ from concilium.ledger.mask_store import MOST_STUDIES, SqliteMaskStore, say_names
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity, fingerprint, statement
 from concilium.privacy.manifest import Manifest, accept
-from concilium.privacy.masks import LINK_BYTES, WIRE, MaskedRound, MaskedVector, Seed, Shown
+from concilium.privacy.masks import LINK_BYTES, MaskedRound, MaskedVector, Seed, Shown
 from concilium.privacy.shares import SMALLEST_VARIANCE, variance_within
 from concilium.privacy.study_keys import Roll, StudyKey, Witness, call_roll, verify_study_keys
 from concilium.protocol.membership import Membership
@@ -107,7 +107,7 @@ class Open(Step, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def content(self) -> bytes:
-        return _write_content(self.kind_asked, hashlib.sha256(self.body).digest())
+        return write_content(self.kind_asked, hashlib.sha256(self.body).digest())
 
 
 class End(Step, frozen=True, kw_only=True):
@@ -172,12 +172,14 @@ class Memberships:
                 raise MaskError(
                     f"{name} takes part under {fingerprint(identity)}, which is revoked at {self._site}"
                 )
+        with self._lock:  # made for the first study: no other step comes before a site has joined
+            store = self._store = self._store or self._ledger.mask_store()
         membership = Membership(
             manifest,
             self._site,
             self._identity,
             self._policy.peers or self._introduced,
-            self._open_store(),
+            store,
             colluders=self._policy.colluders,
             witness=self._bear_witness(manifest),
             standing=self._ledger.standing,
@@ -215,13 +217,6 @@ class Memberships:
             held[key.name] = bytes.fromhex(link)[:LINK_BYTES]
         return held
 
-    def _open_store(self) -> SqliteMaskStore:
-        """Where masked studies are kept, made for the first of them: no other step comes before a site has joined."""
-        with self._lock:
-            if self._store is None:
-                self._store = self._ledger.mask_store()
-            return self._store
-
     def at(self, study: str) -> Membership:
         with self._lock:
             membership = self._memberships.get(study)
@@ -238,24 +233,7 @@ class Memberships:
         membership = self.at(envelope.study)
         if not comparable:
             check_circle(self._policy, self._ledger, membership.manifest.names)
-        return membership.recall(_write_content(envelope.kind, envelope.body_digest), comparable=comparable)
-
-    def cover(self, envelope: Envelope, words: NDArray[np.int64], comparable: bool) -> None:
-        """Store a statistic under masks; called inside the transaction that enters the charge."""
-        content = _write_content(envelope.kind, envelope.body_digest)
-        self.at(envelope.study).keep(content, words.view(np.uint64), comparable=comparable)
-
-    def name_charge(self, envelope: Envelope) -> str:
-        """By what the charge for a statistic is known: its label, which is that of one vector."""
-        label = self.at(envelope.study).label(_write_content(envelope.kind, envelope.body_digest))
-        return f"mask {label.hex()}"
-
-    def count_numbers(self, study: str, step: Open) -> int:
-        """How many numbers opening this answer adds to the sum."""
-        size = self.at(study).measure(step.content)
-        if size is None:
-            raise MaskError(f"{self._site} has not answered this question yet: ask it first")
-        return size // WIRE.itemsize
+        return membership.recall(write_content(envelope.kind, envelope.body_digest), comparable=comparable)
 
     def open(self, study: str, step: Open, template: bytes, comparable: bool) -> Seed:
         """Take the site's own mask off, for what was charged when it was covered, and remember how far the ledgers of
@@ -301,7 +279,7 @@ def check_circle(policy: Policy, ledger: Ledger, names: tuple[str, ...]) -> None
             )
 
 
-def _write_content(kind: str, body_digest: bytes) -> bytes:
+def write_content(kind: str, body_digest: bytes) -> bytes:
     """Everything that changes what a site computes: the same for all sites, or they would add up other things."""
     return statement("concilium/question@2", kind.encode(), body_digest)
 

@@ -210,6 +210,57 @@ def write_signed(reply: Answer | Refusal, identity: Identity) -> bytes:
     return encode(msgspec.structs.replace(reply, signature=identity.sign(find_signed(reply))))
 
 
+def write_answer(
+    identity: Identity,
+    site: str,
+    question: str,
+    body: msgspec.Struct,
+    ledger: Head,
+    charge: Charge | None = None,
+    below: int = 0,
+) -> bytes:
+    """The signed answer of a site, or of a region, to the question of this id."""
+    answer = Answer(
+        version=VERSION,
+        id=question,
+        site=site,
+        body=encode(body),
+        charge=charge,
+        ledger=ledger,
+        identity=identity.public,
+        below=below,
+    )
+    return write_signed(answer, identity)
+
+
+def write_refusal(
+    identity: Identity,
+    site: str,
+    question: str,
+    rule: str,
+    reason: str,
+    *,
+    asked: str | None = None,
+    spent: str | None = None,
+    left: str | None = None,
+    would_fit: str | None = None,
+) -> bytes:
+    """The signed refusal of a site, or of a region, of the question of this id."""
+    refusal = Refusal(
+        version=VERSION,
+        id=question,
+        site=site,
+        rule=rule,
+        reason=reason,
+        asked=asked,
+        spent=spent,
+        left=left,
+        would_fit=would_fit,
+        identity=identity.public,
+    )
+    return write_signed(refusal, identity)
+
+
 def encode(message: msgspec.Struct) -> bytes:
     """A message (or a kind's body) as bytes."""
     return msgspec.msgpack.encode(message)

@@ -33,16 +33,13 @@ from concilium.protocol.card import Card, RefusalCard
 from concilium.protocol.house import House
 from concilium.protocol.masking import Greeting, Hello
 from concilium.protocol.messages import (
-    VERSION,
-    Answer,
     Charge,
     Envelope,
     Introducible,
-    Refusal,
     Refused,
-    encode,
     open_envelope,
-    write_signed,
+    write_answer,
+    write_refusal,
 )
 from concilium.protocol.questions import Gathered, Question, Statistic, Summed, open_question
 from concilium.protocol.relay import Relay, pass_on
@@ -159,16 +156,8 @@ class Region:
 
     def _name_hospitals(self, envelope: Envelope) -> bytes:
         """Under masks: whom it passes messages on to."""
-        answer = Answer(
-            version=VERSION,
-            id=envelope.id,
-            site=self.name,
-            body=encode(Greeting(0, tuple(self.house.names))),
-            charge=None,
-            ledger=Head(0, ""),
-            identity=self.identity.public,
-        )
-        return write_signed(answer, self.identity)
+        greeting = Greeting(0, tuple(self.house.names))
+        return write_answer(self.identity, self.name, envelope.id, greeting, Head(0, ""))
 
     def _pass_on(self, envelope: Envelope, proposal: Propose) -> bytes:
         """Propose the study to the region's own sites, under its own name, and agree where they do."""
@@ -299,30 +288,13 @@ class Region:
     def _sign(
         self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, below: _RegionalStudy
     ) -> bytes:
-        answer = Answer(
-            version=VERSION,
-            id=envelope.id,
-            site=self.name,
-            body=encode(body),
-            charge=charge,
-            ledger=_joint_head(below.run),
-            identity=self.identity.public,
-            below=below.run.hospitals,
-        )
-        return write_signed(answer, self.identity)
+        head, hospitals = _joint_head(below.run), below.run.hospitals
+        return write_answer(self.identity, self.name, envelope.id, body, head, charge, hospitals)
 
     def _refuse(self, envelope: Envelope | None, rule: str, reason: str) -> bytes:
         question = "" if envelope is None else envelope.id
         log.info("region %s refused a question: %s", self.name, rule)
-        refusal = Refusal(
-            version=VERSION,
-            id=question,
-            site=self.name,
-            rule=rule,
-            reason=reason,
-            identity=self.identity.public,
-        )
-        return write_signed(refusal, self.identity)
+        return write_refusal(self.identity, self.name, question, rule, reason)
 
     def __repr__(self) -> str:
         return f"Region({self.name!r}, {len(self.house.names)} sites)"

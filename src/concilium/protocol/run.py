@@ -45,8 +45,7 @@ from concilium.protocol.messages import (
 from concilium.protocol.questions import Among, Asked, BySite, Conversation, Gathered, Question, Reply, Summed
 from concilium.protocol.relay import Route, ask_through, check_below, find_twice
 from concilium.protocol.releases import find_release
-from concilium.protocol.releases.exact import add_answers
-from concilium.protocol.sums import read_sum
+from concilium.protocol.sums import add_sum, read_sum
 from concilium.protocol.terms import (
     Agreed,
     Draft,
@@ -147,29 +146,7 @@ class Run:
             greetings = self._greet()
             colluders = max(greeting.colluders for greeting in greetings.values())
             keys = {site: self.house.identities[site] for site in greetings}
-        ends = self.draft.ends or (today() + timedelta(days=self.house.days)).isoformat()
-        terms = Terms(
-            house=self.house.identity.public,
-            exchange_key=self.house.identity.exchange_key,
-            nonce=self.id,
-            purpose=self.draft.purpose or self.house.purpose,
-            method=self.draft.method,
-            parameters=dict(self.draft.parameters),
-            models=self.draft.models,
-            price=None if self.draft.price is None else str(self.draft.price),
-            total=self._say_total(),
-            after=self.house.after or msgspec.UNSET,
-            encounters=msgspec.UNSET if self.draft.price is None or self.encounters == 1 else self.encounters,
-            participants=tuple(sorted(self.sites)),
-            identities=tuple(keys[site] for site in sorted(keys)),
-            colluders=colluders,
-            ends=ends,
-            holdout=self.draft.holdout or msgspec.UNSET,
-            evaluation=str(self.draft.evaluation) if self.draft.evaluation else msgspec.UNSET,
-            subgroups=self.draft.subgroups or msgspec.UNSET,
-            dictionary=dict(self.dictionary) or msgspec.UNSET,
-            check_tables=True if self.house.check_tables and self.dictionary else msgspec.UNSET,
-        ).encoded
+        terms = self._write_terms(colluders, [keys[site] for site in sorted(keys)])
         if self.journal is not None:
             terms = self.journal.note(f"terms {' '.join(sorted(self.sites))}", terms)
         try:
@@ -187,14 +164,39 @@ class Run:
             raise HouseError(f"{together(gone)}; without them it cannot go on: {error}") from None
         return opened
 
+    def _write_terms(self, colluders: int | None, identities: Sequence[bytes]) -> bytes:
+        """The terms of the study; what it does not have is not written down."""
+        draft, house, price = self.draft, self.house, self.draft.price
+        optional: dict[str, Any] = {
+            "after": house.after,
+            "holdout": draft.holdout,
+            "evaluation": str(draft.evaluation) if draft.evaluation else "",
+            "subgroups": draft.subgroups,
+            "dictionary": dict(self.dictionary),
+            "check_tables": house.check_tables and bool(self.dictionary),
+        }
+        if price is not None:
+            optional["encounters"] = self.encounters if self.encounters > 1 else 0
+            optional["total"] = str(house.total) if house.total is not None and house.total > price else ""
+        return Terms(
+            house=house.identity.public,
+            exchange_key=house.identity.exchange_key,
+            nonce=self.id,
+            purpose=draft.purpose or house.purpose,
+            method=draft.method,
+            parameters=dict(draft.parameters),
+            models=draft.models,
+            price=None if price is None else str(price),
+            participants=tuple(sorted(self.sites)),
+            identities=tuple(identities),
+            colluders=colluders,
+            ends=draft.ends or (today() + timedelta(days=house.days)).isoformat(),
+            **{name: value for name, value in optional.items() if value},
+        ).encoded
+
     @property
     def encounters(self) -> int:
         return self.draft.encounters or self.house.encounters
-
-    def _say_total(self) -> str | msgspec.UnsetType:
-        """What this study and those after it cost, where that is more than this one alone."""
-        price, total = self.draft.price, self.house.total
-        return msgspec.UNSET if price is None or total is None or total <= price else str(total)
 
     def _greet(self) -> dict[str, Greeting]:
         """Who takes part under masks: the sites, and through regions the hospitals behind them, by name."""
@@ -279,7 +281,7 @@ class Run:
                 raise MessageError(
                     "a sum over some of the sites, beside one over all, tells those of the others"
                 )
-            return add_answers(self, asked.question, asked.sites)
+            return self.add_answers(asked.question, asked.sites)
         if isinstance(asked, Summed):
             return find_release(self.name_release(asked)).add_up(self, asked)
         replies = self.gather_replies(asked)
@@ -287,6 +289,16 @@ class Run:
         if len(leaving) < len(replies):
             self.excuse(leaving)
         return replies
+
+    def add_answers(self, question: Summed, among: Collection[str] | None = None) -> NDArray[np.int64]:
+        """The sum of what the sites (or those among them) answer, each seen by itself."""
+        total = np.zeros(question.shape, dtype=np.int64)
+        for site, data in self.gather(question, among=among).items():
+            try:
+                add_sum(total, data, question)
+            except MessageError as error:
+                raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
+        return total
 
     def _read_by_site(self, question: Summed) -> dict[str, NDArray[np.int64]]:
         """What each site answers to a question whose answers could be added up."""

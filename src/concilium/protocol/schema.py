@@ -42,7 +42,7 @@ from concilium.protocol.questions import PLAIN, PRIVATE, Gathered, Reply
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.drafting import MEASURED
 from concilium.records.grammar import canonical, measure
-from concilium.records.unit_factors import Quartiles, compare_sizes, find_other_unit
+from concilium.records.units import Quartiles, compare_sizes, find_other_unit
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release

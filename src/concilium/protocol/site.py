@@ -33,14 +33,7 @@ from concilium.privacy.identity import Identity, statement
 from concilium.protocol.cohort import SiteCache, View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.masking import Memberships
-from concilium.protocol.messages import (
-    VERSION,
-    Envelope,
-    Refusal,
-    Refused,
-    open_envelope,
-    write_signed,
-)
+from concilium.protocol.messages import Envelope, Refused, open_envelope, write_refusal
 from concilium.protocol.meter import Meter
 from concilium.protocol.patient_identity import derive_order, order_patients
 from concilium.protocol.questions import Question, Statistic, Step, open_question
@@ -252,43 +245,27 @@ class Site:
                 self.ledger.refuse(study, kind, question, rule)
             except ConciliumError:
                 log.warning("site %s could not note a refusal in its ledger", self.name)
-        refusal = Refusal(
-            version=VERSION,
-            id=question,
-            site=self.name,
-            rule=rule,
-            reason=reason,
-            identity=self.identity.public,
-            asked=receipt.get("asked"),
-            spent=receipt.get("spent"),
-            left=receipt.get("left"),
-            would_fit=receipt.get("would_fit"),
-        )
-        return write_signed(refusal, self.identity)
+        return write_refusal(self.identity, self.name, question, rule, reason, **receipt)
 
     def _open_ledger(
         self, path: str | Path | None, patients: Patients, identity: str | Path | Identity | None
     ) -> Ledger:
-        where = ":memory:" if path is None else path
         budget = self.policy.budget
         digest = self._find_digest(path, patients)
-
-        def open_for(records: str | None) -> Ledger:
-            return Ledger(
-                where,
-                records=records,
-                currency=None if budget is None else budget.currency,
-                delta=None if budget is None else budget.exact_delta,
-                allowance=self.policy.allowance,
-            )
-
+        open_for = partial(
+            Ledger,
+            ":memory:" if path is None else path,
+            currency=None if budget is None else budget.currency,
+            delta=None if budget is None else budget.exact_delta,
+            allowance=self.policy.allowance,
+        )
         try:
-            return open_for(digest)
+            return open_for(records=digest)
         except LedgerError:
             self._refuse_stranger(path)
             if path is None or (patients.by is None and patients.table is not None):
                 raise
-            book = open_for(None)
+            book = open_for()
             file = identity if identity is not None else f"{path}.identity"
             if not isinstance(file, Identity) and not Path(file).exists():
                 book.close()

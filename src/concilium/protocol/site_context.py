@@ -20,18 +20,10 @@ from concilium.privacy.identity import Identity
 from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.masking import Memberships, Open
-from concilium.protocol.messages import (
-    VERSION,
-    Answer,
-    Charge,
-    Envelope,
-    Refused,
-    encode,
-    write_signed,
-)
+from concilium.protocol.messages import Charge, Envelope, Refused, write_answer
 from concilium.protocol.meter import Meter
 from concilium.protocol.questions import Statistic
-from concilium.protocol.studies import Studies
+from concilium.protocol.studies import Studies, say_currency
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,15 @@ class SiteContext:
     def reply(self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None = None) -> bytes:
         """An answer for which nothing is charged now: it releases nothing about patients, or what it releases was
         charged before (`charge`)."""
-        return self._sign(envelope, body, charge, self.ledger.head())
+        return write_answer(self.identity, self.name, envelope.id, body, self.ledger.head(), charge)
+
+    def check_room(self, cost: Cost) -> None:
+        """Refuse before computing what could not be paid."""
+        if not cost.amount:
+            return
+        if cost.currency == "rho" and self.currency != "rho":
+            raise Refused("currency", say_currency(self.currency))
+        self.ledger.check_room(cost.amount, cost.currency)
 
     def charge(
         self, envelope: Envelope, numbers: int, cost: Cost, let_out: Callable[[], msgspec.Struct]
@@ -91,7 +91,7 @@ class SiteContext:
 
         def seal(head: Head) -> bytes:
             self._spend(envelope.study, cost)
-            return self._sign(envelope, let_out(), charge, head)
+            return write_answer(self.identity, self.name, envelope.id, let_out(), head, charge)
 
         return self._enter(envelope, envelope.id, envelope.digest, envelope.kind, numbers, cost, seal)
 
@@ -158,15 +158,3 @@ class SiteContext:
                 asked=str(price),
                 left=str(left),
             )
-
-    def _sign(self, envelope: Envelope, body: msgspec.Struct, charge: Charge | None, head: Head) -> bytes:
-        answer = Answer(
-            version=VERSION,
-            id=envelope.id,
-            site=self.name,
-            body=encode(body),
-            charge=charge,
-            ledger=head,
-            identity=self.identity.public,
-        )
-        return write_signed(answer, self.identity)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
 
@@ -63,14 +62,6 @@ NOT_THE_HOUSE = "this question does not come from the house that proposed the st
 NOT_PROPOSED = "this study was not proposed to this hospital, or it was started again since: propose it first"
 
 
-@dataclass(frozen=True)
-class _RunningStudy:
-    """A study that was agreed to, and what its house proves its questions with."""
-
-    opened: OpenedTerms
-    proof_key: bytes
-
-
 class Studies:
     """What a site knows of studies. `record` of what was decided is in the ledger (ledger/study_book.py)."""
 
@@ -88,7 +79,7 @@ class Studies:
         self._view, self._populations, self._meter = view, populations, meter
         self._book, self._currency = ledger.studies, ledger.settings.currency  # which a ledger has for good
         self._introduced: frozenset[str] = frozenset()
-        self._running: dict[str, _RunningStudy] = {}
+        self._running: dict[str, bytes] = {}  # by study, what its house proves its questions with
         # Also of studies that another process may just have ended: questions that are being answered need theirs.
         self._terms: OrderedDict[str, OpenedTerms] = OrderedDict()
         self._version = -1
@@ -123,13 +114,10 @@ class Studies:
                     self._take_up(opened, record)
                     self._check_fits(opened, record.spent)
                 self._run(opened, proof_key)
-        return Agreed(self._identity.exchange_key, self._tell_news(opened), self._tell_fit(opened))
-
-    def _tell_news(self, opened: OpenedTerms) -> TableNews | None:
-        """What may be told of how the tables have changed since the study before (`TableNews`)."""
-        if not opened.method.way_out.by_site:
-            return None
-        return TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
+        news = None  # of how the tables have changed since the study before
+        if opened.method.way_out.by_site:
+            news = TableNews.of(*self._populations.count_news(), max(1, self._policy.minimum_patients))
+        return Agreed(self._identity.exchange_key, news, self._tell_fit(opened))
 
     def _tell_fit(self, opened: OpenedTerms) -> TableFit | None:
         """Whether the table fits the study's dictionary (terms.py), where terms ask and policy agrees."""
@@ -149,10 +137,10 @@ class Studies:
         """Refused unless the study of this envelope was agreed to and has not ended, the house that proposed it asks,
         and it can ask this."""
         self._look_again()
-        running = self._running.get(envelope.study) or self._recall(envelope.study)
-        if not is_proven(running.proof_key, envelope):
+        proof_key = self._running.get(envelope.study) or self._recall(envelope.study)
+        if not is_proven(proof_key, envelope):
             raise Refused("house", NOT_THE_HOUSE)
-        _check_dates(running.opened.terms.ends)
+        _check_dates(self.at(envelope.study).terms.ends)
         self.check(envelope.study, question, envelope.release)
 
     def at(self, study: str) -> OpenedTerms:
@@ -171,8 +159,13 @@ class Studies:
             raise Refused("agreed", f"not agreed: {objection}")
 
     def ask_in_plain(self, envelope: Envelope) -> None:
-        """Inside a charge: Refused where a study asks a kind that is answered in plain about something else again."""
-        most = self.at(envelope.study).most_gathered
+        """Inside a charge: Refused where a study asks a kind that is answered in plain about something else again.
+
+        Once; but where the house sees each hospital's numbers anyway, and one is lost, a method begins anew with the
+        rest, and may have to ask otherwise.
+        """
+        opened = self.at(envelope.study)
+        most = len(opened.terms.participants) if opened.method.way_out.begins_anew else 1
         if not self._book.ask(envelope.study, envelope.kind, envelope.content, most):
             raise Refused("agreed", f"not agreed: a study asks a question of kind {envelope.kind!r} once")
 
@@ -198,7 +191,7 @@ class Studies:
         if not self._book.ask_once(envelope.study, REPORTS, f"{group} {epsilon}"):
             raise Refused("agreed", "not agreed: a group of patients reports once in a study")
 
-    def _recall(self, study: str) -> _RunningStudy:
+    def _recall(self, study: str) -> bytes:
         with self._deciding:
             record = self._find(study)
             if record is None:
@@ -225,13 +218,13 @@ class Studies:
     def _derive_key(self, opened: OpenedTerms) -> bytes:
         return derive_proof_key(self._identity, opened.terms.exchange_key, opened.id, self._site)
 
-    def _run(self, opened: OpenedTerms, proof_key: bytes) -> _RunningStudy:
+    def _run(self, opened: OpenedTerms, proof_key: bytes) -> bytes:
         self._terms[opened.id] = opened
         while len(self._terms) > REMEMBERED_STUDIES:
             forgotten, _ = self._terms.popitem(last=False)
             self._running.pop(forgotten, None)  # read again from the ledger when it is asked
-        running = self._running[opened.id] = _RunningStudy(opened, proof_key)
-        return running
+        self._running[opened.id] = proof_key
+        return proof_key
 
     def _look_again(self) -> None:
         """Where another process has written the ledger since, it may have ended a study."""

@@ -398,15 +398,6 @@ class OpenedTerms:
             return "it tells other subgroups apart than the study's"
         return self.method.find_objection(question)
 
-    @property
-    def most_gathered(self) -> int:
-        """How often a kind that is answered in plain may be asked, each time about something else.
-
-        Once; but where the house sees each hospital's numbers anyway, and one is lost, a method begins anew with the
-        rest, and may have to ask otherwise.
-        """
-        return len(self.terms.participants) if self.method.way_out.begins_anew else 1
-
 
 def find_needs(method: Proposal[Any], plan: Plan) -> tuple[list[str], list[str]]:
     """The releases and the kinds of question that a policy must allow for all of a plan."""

@@ -274,31 +274,22 @@ def code_texts(
     guess: bool = False,
 ) -> Column:
     """A column given as codes (0: missing) into texts; `guess` where a text may stand for a number."""
-    column = _code_texts(codes, texts, kind, place, missing, guess)
+    present = _drop_missing(texts, missing)
+    values: Sequence[Value | None]
+    if kind == "number":
+        values = _stated_numbers(present, codes, place)
+    elif kind == "code":
+        read: Callable[[str], Value] = read_text if guess else canonical
+        values = unify([None if text is None else read(text) for text in present])
+    else:
+        values = _guess_values(present) if guess else present
+    column = code_dictionary(codes, values, kind, place)
     own = missing.difference(DEFAULT_MISSING)
     if own or kind == "number":
         bare = [text.strip(BLANKS) for text in texts]
         if not own.isdisjoint(bare) or (kind == "number" and any(map(is_losing, bare))):
             return replace(column, raw=keep_raw(codes, texts))
     return column
-
-
-def _code_texts(
-    codes: NDArray[np.integer],
-    texts: Sequence[str],
-    kind: Kind | None,
-    place: Place,
-    missing: frozenset[str],
-    guess: bool,
-) -> Column:
-    present = _drop_missing(texts, missing)
-    if kind == "number":
-        return code_dictionary(codes, _stated_numbers(present, codes, place), kind, place)
-    if kind == "code":
-        read: Callable[[str], Value] = read_text if guess else canonical
-        values = unify([None if text is None else read(text) for text in present])
-        return code_dictionary(codes, values, kind, place)
-    return code_dictionary(codes, _guess_values(present) if guess else present, kind, place)
 
 
 def _drop_missing(texts: Sequence[str], missing: frozenset[str]) -> Sequence[str | None]:

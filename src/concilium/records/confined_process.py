@@ -16,11 +16,11 @@ MOST_COLUMNS = 2000
 ROWS = 1 << 13  # rows that are copied at once
 
 
-class Unreadable(Exception):
+class _Unreadable(Exception):
     """What is wrong with the file, for people."""
 
 
-def confine(memory: int, seconds: int, output: int) -> None:
+def _confine(memory: int, seconds: int, output: int) -> None:
     """Hold this process to its limits; more is refused by the system, which ends it."""
     import resource
 
@@ -36,7 +36,7 @@ def confine(memory: int, seconds: int, output: int) -> None:
         resource.setrlimit(limit, (least, least))
 
 
-def read_sheet(path: str, sheet: str = "") -> bytes:
+def _read_sheet(path: str, sheet: str = "") -> bytes:
     """The names of the sheets and the cells of the one that is named, or of the only one."""
     import msgspec
     from python_calamine import CalamineError, CalamineWorkbook
@@ -48,13 +48,13 @@ def read_sheet(path: str, sheet: str = "") -> bytes:
             cells = None
             if chosen in names:
                 rows = book.get_sheet_by_name(chosen).to_python(skip_empty_area=False)
-                cells = [list(map(write_cell, row)) for row in rows]
+                cells = [list(map(_write_cell, row)) for row in rows]
     except (CalamineError, OSError, ValueError):
-        raise Unreadable("save it again, without a password") from None
+        raise _Unreadable("save it again, without a password") from None
     return msgspec.msgpack.encode((names, cells))
 
 
-def write_cell(cell: Any) -> Any:
+def _write_cell(cell: Any) -> Any:
     """A cell as msgpack has it: a moment or a span of time is a pair of its kind and its text."""
     if isinstance(cell, datetime | date | time):
         return (type(cell).__name__, cell.isoformat())
@@ -63,7 +63,7 @@ def write_cell(cell: Any) -> Any:
     return cell
 
 
-def copy_parquet(path: str, copy: str) -> bytes:
+def _copy_parquet(path: str, copy: str) -> bytes:
     """Write a flat Parquet file anew, without compression: the copy takes as much memory as its size says."""
     import pyarrow
     from pyarrow import parquet, types
@@ -78,25 +78,25 @@ def copy_parquet(path: str, copy: str) -> bytes:
             for field in file.schema_arrow:
                 kind = field.type.value_type if types.is_dictionary(field.type) else field.type
                 if not any(is_kind(kind) for is_kind in plain):
-                    raise Unreadable("a column holds neither numbers, nor text, nor times")
+                    raise _Unreadable("a column holds neither numbers, nor text, nor times")
                 fields.append(pyarrow.field(field.name, kind))
             rows = file.metadata.num_rows
             if not 0 < len(fields) <= MOST_COLUMNS or rows * len(fields) > MOST_CELLS:
-                raise Unreadable(f"it may have {MOST_COLUMNS} columns and {MOST_CELLS} cells at most")
+                raise _Unreadable(f"it may have {MOST_COLUMNS} columns and {MOST_CELLS} cells at most")
             schema = pyarrow.schema(fields)
             with parquet.ParquetWriter(copy, schema, compression="none", use_dictionary=False) as writer:
                 copied = 0
                 for batch in file.iter_batches(ROWS, use_threads=False):
                     copied += batch.num_rows
                     if copied > rows:
-                        raise Unreadable("it has more rows than it says")
+                        raise _Unreadable("it has more rows than it says")
                     writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
     except (pyarrow.ArrowException, OSError, ValueError):
-        raise Unreadable("it is damaged") from None
+        raise _Unreadable("it is damaged") from None
     return b""
 
 
-def check_toml(path: str) -> bytes:
+def _check_toml(path: str) -> bytes:
     """See whether a file is TOML that can be read in the time there is."""
     import tomllib
 
@@ -104,18 +104,18 @@ def check_toml(path: str) -> bytes:
         with open(path, "rb") as file:  # noqa: PTH123 (pathlib takes a third of the time that this needs)
             tomllib.load(file)
     except (ValueError, RecursionError):
-        raise Unreadable("it is not TOML") from None
+        raise _Unreadable("it is not TOML") from None
     return b""
 
 
-JOBS: dict[str, Callable[..., bytes]] = {"sheet": read_sheet, "parquet": copy_parquet, "toml": check_toml}
+JOBS: dict[str, Callable[..., bytes]] = {"sheet": _read_sheet, "parquet": _copy_parquet, "toml": _check_toml}
 
 
 def main(job: str, memory: str, seconds: str, output: str, *arguments: str) -> None:
-    confine(int(memory), int(seconds), int(output))
+    _confine(int(memory), int(seconds), int(output))
     try:
         sign, content = b"+", JOBS[job](*arguments)
-    except Unreadable as problem:
+    except _Unreadable as problem:
         sign, content = b"-", str(problem).encode()
     sys.stdout.buffer.write(sign + len(content).to_bytes(8, "big") + content)
     sys.stdout.buffer.flush()

@@ -62,14 +62,14 @@ def _read_layout(
 ) -> dict[str, Column]:
     """These columns of a text file, each of its kind where that is stated."""
     return code_batches(
-        lambda names: read_batches(layout, names),
+        lambda names: _read_batches(layout, names),
         {name: DeclaredColumn(kind, missing, guess=kind != "text") for name, kind in kinds.items()},
         lambda name: Place(str(layout.path), name, layout.row),
         empty=f"{layout.path} holds no patients: there is a header line and nothing after it",
     )
 
 
-def read_batches(layout: Layout, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+def _read_batches(layout: Layout, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
     """The cells of these columns as text, in the order of the rows, or the first fault of the file with its line."""
     places = [layout.names.index(name) for name in names]
     read = 0
@@ -279,10 +279,6 @@ def _explain(fault: str) -> str:
     return f"a field is longer than {csv.field_size_limit()} characters; is a quotation mark never closed?"
 
 
-def _is_gzipped(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
-
-
 @contextmanager
 def _open_text(path: Path) -> Iterator[IO[str]]:
     with _open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
@@ -291,7 +287,7 @@ def _open_text(path: Path) -> Iterator[IO[str]]:
 
 @contextmanager
 def _open_bytes(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    with gzip.open(path) if _is_gzipped(path) else path.open("rb") as raw:
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as raw:
         yield raw
 
 

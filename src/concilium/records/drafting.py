@@ -23,10 +23,10 @@ from concilium.records.clinical_ranges import find_range
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import MOST_TEXT, Dictionary, DictionaryEntry
 from concilium.records.grammar import measure, read_day
-from concilium.records.identifiers import NEARLY_ALL, names_patients, numbers_patients
+from concilium.records.patients import NEARLY_ALL, names_patients, numbers_patients
 from concilium.records.table import Records
 from concilium.records.table_map import has_decimal_comma
-from concilium.records.unit_factors import compare_sizes, find_other_unit, find_quartiles
+from concilium.records.units import compare_sizes, find_other_unit, find_quartiles
 
 LEAST_PATIENTS = 10
 MOST_DRAFTED = 50
@@ -35,7 +35,7 @@ MEASURED = 12  # whole numbers with more different values than this are taken fo
 
 
 @dataclass(frozen=True)
-class DictionaryDraft:
+class _DictionaryDraft:
     """The entries that could be drafted, what a reader must know of some (`notes`), and the columns without an entry,
     each with the reason (`left_out`)."""
 
@@ -65,7 +65,7 @@ class _NoEntry(Exception):
     """A column of which nothing is drafted, and why."""
 
 
-def draft_dictionary(tables: Mapping[str, Records]) -> DictionaryDraft:
+def draft_dictionary(tables: Mapping[str, Records]) -> _DictionaryDraft:
     """Draft a dictionary that holds for all tables of a study, by the names that people know them by."""
     entries: dict[str, DictionaryEntry] = {}
     notes: dict[str, str] = {}
@@ -82,7 +82,28 @@ def draft_dictionary(tables: Mapping[str, Records]) -> DictionaryDraft:
         else:
             if note:
                 notes[name] = note
-    return DictionaryDraft(Dictionary(entries), notes, left_out)
+    return _DictionaryDraft(Dictionary(entries), notes, left_out)
+
+
+def _refuse_odd(name: str, known: Mapping[str, Column]) -> None:
+    """_NoEntry for a column that nobody has, that names patients, or that holds dates."""
+    if not known:
+        raise _NoEntry("missing for everyone")
+    if names_patients(name):
+        raise _NoEntry("it identifies patients, by its name")
+    if any(map(_holds_dates, known.values())):
+        raise _NoEntry(f'dates; a map makes a time of them: {{ from = "{name}", until = ..., in = "days" }}')
+
+
+def _find_texts(known: Mapping[str, Column]) -> list[str]:
+    """The tables where a column holds text; _NoEntry where it is a number in others."""
+    texts = [source for source, column in known.items() if _holds_text(column)]
+    numbers = [source for source, column in known.items() if not _list_odd(column)]
+    if texts and numbers and not _are_truths(known.values()):
+        raise _NoEntry(
+            f"numbers in {name_some(numbers)}, text in {name_some(texts)}; maps make them the same"
+        )
+    return texts
 
 
 def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, str]:
@@ -90,12 +111,7 @@ def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, s
     if not name.isprintable() or len(name) > MOST_TEXT:
         raise _NoEntry("its name cannot be printed, or is too long")
     known = {source: column for source, column in columns.items() if _is_known(column)}
-    if not known:
-        raise _NoEntry("missing for everyone")
-    if names_patients(name):
-        raise _NoEntry("it identifies patients, by its name")
-    if any(map(_holds_dates, known.values())):
-        raise _NoEntry(f'dates; a map makes a time of them: {{ from = "{name}", until = ..., in = "days" }}')
+    _refuse_odd(name, known)
     commas = [source for source, column in known.items() if _has_commas(column)]
     if commas:
         where = "" if len(columns) == 1 else f" in {name_some(commas)}"
@@ -107,12 +123,7 @@ def _draft(name: str, columns: Mapping[str, Column]) -> tuple[DictionaryEntry, s
         if _identifies(name, column):
             where = "" if len(columns) == 1 else f" in {source}"
             raise _NoEntry(f"it may identify patients: about one value for each{where}")
-    texts = [source for source, column in known.items() if _holds_text(column)]
-    numbers = [source for source, column in known.items() if not _list_odd(column)]
-    if texts and numbers and not _are_truths(known.values()):
-        raise _NoEntry(
-            f"numbers in {name_some(numbers)}, text in {name_some(texts)}; maps make them the same"
-        )
+    texts = _find_texts(known)
     distinct = {
         label(value) for column in known.values() if isinstance(column, Coded) for value in column.values
     }

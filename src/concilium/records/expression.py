@@ -360,7 +360,7 @@ class Builder:
         return Nested(node, depth + 1)
 
 
-class Expected(NamedTuple):
+class _Expected(NamedTuple):
     """Words for what may come next, said where all its terminals may; what it covers needs no other words."""
 
     terminals: frozenset[str]
@@ -368,9 +368,9 @@ class Expected(NamedTuple):
     words: str
 
 
-def expected(terminals: str, words: str, covers: str = "") -> Expected:
+def expected(terminals: str, words: str, covers: str = "") -> _Expected:
     """Words for terminals, written as text with spaces."""
-    return Expected(frozenset(terminals.split()), frozenset(f"{terminals} {covers}".split()), words)
+    return _Expected(frozenset(terminals.split()), frozenset(f"{terminals} {covers}".split()), words)
 
 
 # From the most telling to the least: the first entries swallow what later ones would list one by one.
@@ -407,7 +407,7 @@ def make_parser(builder: Builder, start: str, *further: str) -> Lark:
     return Lark("\n".join((grammar, *further)), start=start, parser="lalr", transformer=transformer)
 
 
-def read(parser: Lark, text: str, vocabulary: Sequence[Expected] = EXPECTED) -> Any:
+def read(parser: Lark, text: str, vocabulary: Sequence[_Expected] = EXPECTED) -> Any:
     """What the parser's builder makes of the text; a Mistake with its place where that is nothing."""
     from lark import UnexpectedInput
 
@@ -427,7 +427,7 @@ def point_at(mistake: Mistake, text: str) -> QueryError:
     return QueryError(mistake.problem, excerpt, len(lines), len(lines[-1]))
 
 
-def _explain(error: UnexpectedInput, text: str, vocabulary: Sequence[Expected]) -> Mistake:
+def _explain(error: UnexpectedInput, text: str, vocabulary: Sequence[_Expected]) -> Mistake:
     from lark import UnexpectedToken
 
     parser: Any = getattr(error, "interactive_parser", None)
@@ -457,7 +457,7 @@ def _explain(error: UnexpectedInput, text: str, vocabulary: Sequence[Expected]) 
     return Mistake(problem, place)
 
 
-def _words(terminals: Collection[str], vocabulary: Sequence[Expected]) -> Iterator[str]:
+def _words(terminals: Collection[str], vocabulary: Sequence[_Expected]) -> Iterator[str]:
     rest = set(terminals)
     for entry in vocabulary:
         if entry.terminals <= rest:

@@ -18,7 +18,6 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
-from typing import TypeGuard
 
 from concilium.records.columns import EXACT, Value, label
 
@@ -96,8 +95,10 @@ def measure(value: Value) -> float:
 
 def read_day(value: Value) -> float:
     """The day of a date or moment written as ISO text, counted from the year 1; NaN if it is none."""
+    if not isinstance(value, str) or not (is_plain_moment(value) or is_moment(value)):
+        return math.nan
     try:
-        return float(date.fromisoformat(value[:10]).toordinal()) if _is_day(value) else math.nan
+        return float(date.fromisoformat(value[:10]).toordinal())
     except ValueError:
         return math.nan
 
@@ -106,10 +107,6 @@ def measure_or_day(value: Value) -> float:
     """The number of a cell, or its day where it is a date."""
     number = measure(value)
     return read_day(value) if math.isnan(number) else number
-
-
-def _is_day(value: Value) -> TypeGuard[str]:
-    return isinstance(value, str) and (is_plain_moment(value) or is_moment(value)) is not None
 
 
 def iso_text(moment: date | time | timedelta) -> str:

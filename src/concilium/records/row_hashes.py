@@ -42,7 +42,9 @@ def hash_rows(columns: Mapping[str, Column], rows: int) -> Hashes:
         raw = column.raw if column.raw is not None else column
         if isinstance(raw, Coded):
             few = len(raw.values) <= FEW_VALUES
-            cells = (_remember_values if few else _hash_values)(name, _type_of(raw.values), raw.values)
+            # All values of a column are of one type; 1 and True are equal for a dictionary, and not for us.
+            kind = type(raw.values[0]) if raw.values else str
+            cells = (_remember_values if few else _hash_values)(name, kind, raw.values)
             hashes += np.take(cells, raw.codes, axis=0)
         else:
             for start in range(0, rows, ROWS_AT_ONCE):
@@ -113,11 +115,6 @@ def mix(numbers: NDArray[np.uint64], key: int | NDArray[np.uint64]) -> NDArray[n
     mixed *= np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return mixed
-
-
-def _type_of(values: tuple[Value, ...]) -> type:
-    """All values of a column are of one type; 1 and True are equal for a dictionary, and not for us."""
-    return type(values[0]) if values else str
 
 
 def _hash_values(name: str, kind: type, values: tuple[Value, ...]) -> NDArray[np.uint64]:

@@ -47,7 +47,7 @@ class Sequences:
     def __init__(
         self, lists: Iterable[Iterable[tuple[Any, str]]], patients: Sequence[Value] | None = None
     ) -> None:
-        from concilium.records.sequence_lists import read_lists
+        from concilium.records.sequence_reading import read_lists
 
         counts, times, codes, labels, clock = read_lists(lists, patients)
         ids: Sequence[Value | None] = range(1, len(counts) + 1) if patients is None else list(patients)
@@ -237,7 +237,7 @@ class Sequences:
 
         A `notice` is repeated in every row, in a column of that name: rows get copied without what stands above them.
         """
-        from concilium.records.sequence_lists import write_sequences
+        from concilium.records.sequence_reading import write_sequences
 
         write_sequences(self, path, (patient, time, code), notice)
 

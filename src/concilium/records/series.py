@@ -185,10 +185,9 @@ class Series:
         steps is an error, or left out with `outside="leave out"`. More than so many `gigabytes` are not allocated.
         """
         from concilium.records.series_columns import ColumnChoice
-        from concilium.records.series_description import warn_of_oddities
+        from concilium.records.series_description import warn_of_oddities, warn_of_static
         from concilium.records.series_reading import read_series
         from concilium.records.series_times import FIRST
-        from concilium.records.static_columns import warn_of_static
 
         choice = ColumnChoice(
             patient=patient,

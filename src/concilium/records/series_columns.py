@@ -111,23 +111,27 @@ class ColumnChoice:
                 )
             if column is not None:
                 role_of[column] = role
-        measured: tuple[str, ...] = ()
-        if variable is None:
-            rest = tuple(name for name in names if name not in role_of and name not in self.leave_out)
-            measured = rest if self.variables is None else self.variables
-            for name in self.static:
-                _check_there("static", name, names, source)
-            for name in measured:
-                _check_there("variables", name, names, source)
-            measured = tuple(dict.fromkeys((*measured, *self.static)))
-            for name in measured:
-                if name in role_of:
-                    raise RecordsError(f"{source}: column {name!r} is the {role_of[name]}, not a variable")
-            if not measured:
-                raise RecordsError(
-                    f"{source}: there is no column of measurements beside {patient!r} and {time!r}"
-                )
+        measured = self._find_measured(names, role_of, source) if variable is None else ()
         return Roles(patient, time, variable, value, measured, self.origin, self.static)
+
+    def _find_measured(
+        self, names: Sequence[str], role_of: Mapping[str, str], source: str
+    ) -> tuple[str, ...]:
+        """The columns of measurements of a wide table."""
+        rest = tuple(name for name in names if name not in role_of and name not in self.leave_out)
+        measured = rest if self.variables is None else self.variables
+        for name in self.static:
+            _check_there("static", name, names, source)
+        for name in measured:
+            _check_there("variables", name, names, source)
+        measured = tuple(dict.fromkeys((*measured, *self.static)))
+        for name in measured:
+            if name in role_of:
+                raise RecordsError(f"{source}: column {name!r} is the {role_of[name]}, not a variable")
+        if not measured:
+            taken = " and ".join(repr(name) for name, role in role_of.items() if role in ("patient", "time"))
+            raise RecordsError(f"{source}: there is no column of measurements beside {taken}")
+        return measured
 
     def _check_static(self, source: str) -> None:
         for name in self.static:

@@ -50,7 +50,7 @@ COLUMN_KEYS = ("from", "until", "in", "where", "values", "unit", "missing")
 SECONDS = {"weeks": 604_800, "days": 86_400, "hours": 3_600, "minutes": 60}
 
 
-class ColumnMap(
+class _ColumnMap(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -77,7 +77,7 @@ class TableMap:
     decimal: str = "."
     thousands: str = ""
     dates: str = ""
-    columns: Mapping[str, ColumnMap] = field(default_factory=dict)
+    columns: Mapping[str, _ColumnMap] = field(default_factory=dict)
     where: str = "the map"
 
     @classmethod
@@ -222,7 +222,7 @@ class _Plan:
                 if name in (one.from_, one.until)
             ]
             if name not in self.map.columns and name not in self.map.sources and name in self.dictionary:
-                users.append((self.dictionary[name], ColumnMap(from_=name)))
+                users.append((self.dictionary[name], _ColumnMap(from_=name)))
             if not users:
                 stated = _kind(self.schema.get(name))
                 as_text = not self.map.writes_plainly or (stated is None and name in self.map.asked)
@@ -234,7 +234,7 @@ class _Plan:
         return kinds
 
 
-def _is_plain_number(entry: DictionaryEntry | None, one: ColumnMap) -> bool:
+def _is_plain_number(entry: DictionaryEntry | None, one: _ColumnMap) -> bool:
     plain = not (one.values or one.missing or one.until)
     return plain and ((entry is not None and entry.type == "number") or (entry is None and bool(one.unit)))
 
@@ -265,7 +265,7 @@ class _Mapping:
             if name in self.plan.map.sources or name in self.plan.map.columns:
                 continue
             if name in self.plan.dictionary:
-                self._add(made, name, partial(self._take, name, ColumnMap(from_=name)))
+                self._add(made, name, partial(self._take, name, _ColumnMap(from_=name)))
             else:
                 self._add(made, name, partial(self._leave, name))
         derived = {name: one for name, one in self.plan.map.columns.items() if one.where is not None}
@@ -286,7 +286,7 @@ class _Mapping:
                 raise
             self.problems[name] = str(error)
 
-    def _place(self, name: str, one: ColumnMap | None = None) -> Place:
+    def _place(self, name: str, one: _ColumnMap | None = None) -> Place:
         source = name if one is None or not one.from_ or one.from_ == name else f"{name} (from {one.from_})"
         return Place(self.where, source, self.row)
 
@@ -338,7 +338,7 @@ class _Mapping:
         drop = np.array([False, *(_is_missing(label(value), tokens) for value in column.values)])
         return replace(column, codes=np.where(drop[column.codes], 0, column.codes)) if drop.any() else column
 
-    def _take(self, name: str, one: ColumnMap, guess: bool = True) -> Column:
+    def _take(self, name: str, one: _ColumnMap, guess: bool = True) -> Column:
         """A column of the hospital's own as the dictionary has it; what it does not know is guessed if `guess`."""
         assert one.from_ is not None
         self._require(name, one.from_)
@@ -393,7 +393,7 @@ class _Mapping:
         return np.take(numbers, codes) + 0.0
 
     def _convert(
-        self, numbers: NDArray[np.float64], one: ColumnMap, entry: DictionaryEntry | None, place: Place
+        self, numbers: NDArray[np.float64], one: _ColumnMap, entry: DictionaryEntry | None, place: Place
     ) -> NDArray[np.float64]:
         if not one.unit:
             return numbers
@@ -402,7 +402,7 @@ class _Mapping:
             raise RecordsError(f"{where} has a unit, and the dictionary says none that it is converted to")
         return convert(numbers, one.unit, entry.unit, where, entry.molar_mass)
 
-    def _measure_time(self, name: str, one: ColumnMap) -> Column:
+    def _measure_time(self, name: str, one: _ColumnMap) -> Column:
         """The time from one date until another; of years and months those that are completed, as ages are told."""
         assert one.from_ is not None
         assert one.until is not None
@@ -420,7 +420,7 @@ class _Mapping:
         numbers[known] = _count_time(begin[known], end[known], one.in_)
         return Numbers(numbers, by_itself=True)
 
-    def _read_dates(self, column: Column, one: ColumnMap, place: Place) -> NDArray[np.datetime64]:
+    def _read_dates(self, column: Column, one: _ColumnMap, place: Place) -> NDArray[np.datetime64]:
         tokens = self.tokens | _gather_tokens(one.missing)
         codes, texts = _list_texts(column)
         moments = np.full(len(texts) + 1, np.datetime64("NaT"), dtype="datetime64[us]")
@@ -441,7 +441,7 @@ class _Mapping:
             )
         return np.take(moments, codes)
 
-    def _derive(self, name: str, one: ColumnMap, seen: Records) -> Column:
+    def _derive(self, name: str, one: _ColumnMap, seen: Records) -> Column:
         """True and false where the condition is, each patient by itself; missing where that is not known."""
         assert one.where is not None
         query = Query.parse(one.where)
@@ -567,7 +567,7 @@ def _read_tokens(where: str, given: object) -> tuple[str, ...]:
     return tuple(label(one) for one in tokens)
 
 
-def _read_column(where: str, given: object) -> ColumnMap:
+def _read_column(where: str, given: object) -> _ColumnMap:
     if isinstance(given, str):
         # A condition has a comparison in it; a column of such a name is written { from = "..." }.
         given = {"where": given} if _is_condition(given) else {"from": given}
@@ -586,7 +586,7 @@ def _read_column(where: str, given: object) -> ColumnMap:
             name: value for key, value in plain["values"].items() for name in {key, label(read_code(key))}
         }
     try:
-        made = msgspec.convert(plain, ColumnMap)
+        made = msgspec.convert(plain, _ColumnMap)
     except msgspec.ValidationError as error:
         problem = (
             str(error)
@@ -595,6 +595,12 @@ def _read_column(where: str, given: object) -> ColumnMap:
             .replace("Invalid", "invalid")
         )
         raise StudyError(f"{where}: {problem}") from None
+    _check_column(where, made, has_unit_of_time="in" in plain)
+    return made
+
+
+def _check_column(where: str, made: _ColumnMap, *, has_unit_of_time: bool) -> None:
+    """StudyError for keys of a column that do not go together."""
     if (made.from_ is None) == (made.where is None):
         raise StudyError(f"{where} needs either from, a column of the hospital's own, or where, a condition")
     if made.where is not None:
@@ -606,9 +612,8 @@ def _read_column(where: str, given: object) -> ColumnMap:
             raise StudyError(f"{where}: {error}") from None
     if made.until and (made.unit or made.values):
         raise StudyError(f"{where} is a time between two dates: it has no unit and no values of its own")
-    if "in" in plain and not made.until:
+    if has_unit_of_time and not made.until:
         raise StudyError(f"{where}: in goes with until, the second of two dates")
-    return made
 
 
 def _is_condition(text: str) -> bool:

@@ -20,6 +20,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     QueryText,
     ReleaseName,
@@ -128,6 +129,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     time: Time = "time"
     at: RiskHorizon = None
     threshold: DecisionRule = "majority"

@@ -136,6 +136,37 @@ def check_columns(attributes: Sequence[Attribute], columns: Sequence[Column]) ->
                 raise MessageError("a column is about a value that is not named")
 
 
+def refuse_endless(columns: Sequence[Column]) -> None:
+    """MessageError where a number of a private question has no public ends, or is not in units of them."""
+    if any(
+        (factor.cell is None and factor.low is None) or column.center or column.scale != 1
+        for column in columns
+        for factor in column.factors
+    ):
+        raise MessageError("every number of a private regression has public ends")
+
+
+def find_scales(
+    terms: RegressionTerms,
+) -> tuple[RegressionTerms, NDArray[np.float64], NDArray[np.float64]]:
+    """Private terms in the units of the attributes, and what their columns are multiplied by, and shifted by, to lie
+    between -1 and 1. The ends stay: who predicts holds numbers between them, as the fit did. With splines and products
+    all stay in the units of scaled columns."""
+    size = len(terms.columns)
+    scales, shifts = np.ones(size), np.zeros(size)
+    if any(f.basis or len(c.factors) > 1 for c in terms.columns for f in c.factors):
+        return terms, scales, shifts
+    for place, column in enumerate(terms.columns):
+        low, high = column.factors[0].low, column.factors[0].high
+        if low is not None and high is not None:
+            scales[place], shifts[place] = 2 / (high - low), -(low + high) / (high - low)
+    columns = tuple(
+        msgspec.structs.replace(column, center=float(shift), scale=float(scale))
+        for column, shift, scale in zip(terms.columns, shifts, scales, strict=True)
+    )
+    return msgspec.structs.replace(terms, columns=columns), scales, shifts
+
+
 def squared_norm(columns: Sequence[Column]) -> int:
     """How long a row can be under `private`, squared, with the intercept: no column is beyond 1, and of columns that
     are about different values of the same categories one alone is not 0."""

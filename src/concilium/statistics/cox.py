@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,10 +25,15 @@ from concilium.models.follow_up import Followed
 from concilium.models.method import (
     Attributes,
     Bins,
+    Delta,
+    Epsilon,
+    OnMisfit,
     PositiveClass,
+    PrivateMethod,
     QueryText,
     ReleaseName,
     Target,
+    Values,
     documented,
 )
 from concilium.models.prediction import AnyPatients
@@ -37,7 +43,7 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.grid import on_grid
-from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
+from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import (
     SchemaSeen,
     set_against_rest,
@@ -48,23 +54,32 @@ from concilium.statistics.columns import (
     Declaration,
     RegressionTerms,
     ask_schema,
+    check_stated,
     find_dependent,
+    find_scales,
     find_terms,
     pack_triangle,
+    state_terms,
     unpack_triangle,
 )
 from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums, read_cells, read_cox
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import Vector
+from concilium.statistics.own_fits import HAZARDS
+from concilium.statistics.private_hazards import MOST_CELLS, AskHazards
 from concilium.statistics.regression_fit import (
+    STEPS,
     Point,
+    PrivateEnd,
     climb,
     find_running,
+    fit_privately,
     invert,
     standardise,
 )
-from concilium.statistics.results import TermTest
+from concilium.statistics.results import TermEstimate, TermTest
 from concilium.statistics.term_model import (
+    ByHospital,
     Interactions,
     Reference,
     Splines,
@@ -76,6 +91,10 @@ from concilium.statistics.term_model import (
 )
 
 CELLS = 100
+# Of the price of a private fit, what the table of events costs.
+SHARE_OF_TABLE = Fraction(1, 10)
+# Fewer events than so many deviations of their noise are none.
+SURELY = 5.0
 # Hospitals whose typical times differ by this factor hardly measure them in one unit.
 OTHER_UNIT = 4.0
 
@@ -114,8 +133,8 @@ class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, o
     patients: int
     events: int
     left_out: int
-    likelihood: float
-    null_likelihood: float
+    likelihood: float | None = None
+    null_likelihood: float | None = None
     concordance: float | None = None
     proportional: list[TermTest] = msgspec.field(default_factory=list)
     baseline_variance: float | None = None
@@ -176,14 +195,13 @@ class _Newton:
 
 @documented
 @dataclass(eq=False, repr=False)
-class CoxRegression(TermModel[CoxBody]):
+class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     """`CoxRegression(target="death", time="days", positive="yes").fit(house)`: hazard ratios."""
 
     method: ClassVar[str] = "cox"
     called: ClassVar[str] = "a CoxRegression"
     description: ClassVar[str] = "hazard ratios with confidence intervals over all sites"
     body_type: ClassVar[type[CoxBody]] = CoxBody
-    releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     against_rest: ClassVar[bool] = True
     follows_time: ClassVar[bool] = True
     decides: ClassVar[str] = "the event is predicted where its risk by the horizon is above one half"
@@ -198,6 +216,7 @@ class CoxRegression(TermModel[CoxBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     splines: Splines = field(default_factory=dict)
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()
@@ -211,6 +230,10 @@ class CoxRegression(TermModel[CoxBody]):
     ] = "hospital"
     grid: Grid = None
     at: Horizon = None
+    by_hospital: ByHospital = False
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
 
     def check(self) -> None:
@@ -218,30 +241,169 @@ class CoxRegression(TermModel[CoxBody]):
             raise StudyError(f"{self.time!r} is the target, and cannot be the 'time' as well")
         if self.time in (self.attributes or ()):
             raise StudyError(f"{self.time!r} is the time, and cannot be among the 'attributes': take it out")
+        if self.way_out.bounded:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        if self.epsilon is None:
+            raise StudyError("a private CoxRegression needs an 'epsilon', such as 3.0")
+        self.baseline = "common"
+        if not 2 <= len(self._ends) <= MOST_CELLS:
+            raise StudyError(
+                f"a private CoxRegression needs a public 'grid' of 2 to {MOST_CELLS} times, with a constant hazard "
+                "between them; five are often enough"
+            )
+        if self.by_hospital:
+            raise StudyError("a private CoxRegression has no comparison by_hospital: leave it out")
+        if self.positive is None:
+            raise StudyError(
+                f"a private CoxRegression needs the value of {self.target!r} that is the event: positive"
+            )
+        check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
+
+    @property
+    def _ends(self) -> tuple[float, ...]:
+        """Where the cells of a private study end."""
+        return tuple(one for one in self.grid or self.bins.get(self.time, ()) if one > 0)
+
+    @property
+    def needed_columns(self) -> frozenset[str]:
+        return super().needed_columns | ({self.time} if self.way_out.bounded else set())
 
     def plan(self) -> Plan:
+        if self.way_out.bounded:
+            first = PlannedQuestion(
+                "counts", self.rho * SHARE_OF_TABLE, "events and censored patients on the grid"
+            )
+            steps = [
+                PlannedQuestion(
+                    AskHazards.kind,
+                    self.rho * (1 - SHARE_OF_TABLE) * share,
+                    f"step {number} of {len(STEPS)}: score and information",
+                )
+                for number, share in enumerate(STEPS, start=1)
+            ]
+            return Plan("rho", (first, *steps))
         kinds = [
             ("tree.schema", "which attributes, values and classes there are"),
             *([] if self.grid else [("counts", "how many patients have which times, for a grid: twice")]),
             (AskCox.kind, "about eight times: partial likelihood, score and information"),
             (AskCoxCells.kind, "events and relative risks on the grid, for the baseline"),
         ]
-        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in kinds))
+        questions = (PlannedQuestion(kind, None, note) for kind, note in kinds)
+        return Plan("rho", (*questions, *self._plan_between))
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """The time on the study's grid, or on the public one."""
         if name == self.time:
-            return set(edges) <= set(self.grid or ()) or all(
+            return set(edges) <= {0.0, *(self.grid or ()), *self._ends} or all(
                 edge.is_integer() or on_grid(edge) for edge in edges
             )
         return super().may_cut(name, edges)
 
     def _find_foreign(self, question: Statistic) -> str | None:
-        if isinstance(question, AskCounts) and [one.name for one in question.named] == [self.time]:
+        if isinstance(question, AskCounts) and [one.name for one in question.attributes] == [self.time]:
             return None if self.may_cut(self.time, question.named[0].edges) else "it cuts the time elsewhere"
+        if isinstance(question, AskHazards) and question.grid != self._ends:
+            return "it cuts the time elsewhere"
         return super()._find_foreign(question)
 
     def converse(self, partners: Partners) -> Conversation[Learned[CoxBody]]:
+        return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
+
+    def _converse_privately(self, partners: Partners) -> Conversation[Learned[CoxBody]]:
+        """Newton's steps with noise, from the hazards that a noisy table shows."""
+        grid, positive = self._ends, self.positive
+        assert positive is not None
+        numbers, categories = state_terms(self)
+        terms = Declaration(self.splines, self.reference, self.interactions, dict(self.bins)).make_terms(
+            [one for one in numbers if one != self.time], categories
+        )
+        variance = partners.variance(self.rho * SHARE_OF_TABLE, 1)
+        table = yield AskCounts(
+            query=self.query,
+            target=self.target,
+            attributes=(Attribute(self.time, (0.0, *grid)),),
+            classes=Attribute(self.target, (), (positive,), missing=False),
+            totals=False,
+            noise=Gaussian(str(variance)),
+        )
+        ends = np.maximum(table[0][2:].astype(np.float64), 0.0)
+        events, leaving = ends[:-1, 0], ends[:-1].sum(axis=1)
+        at_risk = ends.sum() - np.cumsum(leaving) + leaving / 2
+        noise = math.sqrt(float(variance) * float(partners.noise_factor))
+        if events.sum() <= SURELY * noise * math.sqrt(len(grid)):
+            raise HouseError(
+                f"noise hides the events of {self.target!r}: about {events.sum():.0f} by {self.time} = {grid[-1]:g}; "
+                "raise epsilon, or look at the unit of the times"
+            )
+        hazards = np.log(np.maximum(events, 1.0) / np.maximum(at_risk, 1.0))
+
+        def make(at: tuple[float, ...], noise: Gaussian, places: int) -> AskHazards:
+            return AskHazards(
+                query=self.query,
+                target=self.target,
+                attributes=terms.attributes,
+                columns=terms.columns,
+                time=self.time,
+                positive=positive,
+                grid=grid,
+                at=at,
+                noise=noise,
+                places=places,
+            )
+
+        start = np.concatenate([hazards, np.zeros(len(terms.columns))])
+        end = yield from fit_privately(make, start, "poisson", self.rho * (1 - SHARE_OF_TABLE), partners)
+        body = self._make_private_body(terms, end, (round(float(ends.sum())), round(float(events.sum()))))
+        return Learned(body, {}, [self.say_price(), *end.warn()])
+
+    def _make_private_body(self, terms: RegressionTerms, end: PrivateEnd, counts: tuple[int, int]) -> CoxBody:
+        """The fit in the units of the attributes; means are those over expected events."""
+        grid, cells = self._ends, len(self._ends)
+        told, scales, shifts = find_scales(terms)
+        beta, expected = end.coefficients[cells:], np.maximum(np.diagonal(end.information)[:cells], 0.0)
+        weight = max(float(expected.sum()), 1e-9)
+        means = np.clip(end.information[:cells, cells:].sum(axis=0) / weight, -1, 1)
+        squares = np.clip(np.diagonal(end.information)[cells:] / weight, 0, 1)
+        steps = np.exp(end.coefficients[:cells] + means @ beta)
+        hazard = np.cumsum(steps)
+        horizon = float(self.at if self.at is not None else grid[-1])
+        shares = steps * np.clip((horizon - np.array([0.0, *grid[:-1]])) / np.diff([0.0, *grid]), 0.0, 1.0)
+        shares = shares / max(shares.sum(), 1e-300)
+        covariance, variance, centre = None, None, means
+        if end.covariance is not None:
+            # The variance of log H(horizon) + x b as that of (x - centre) b, and what is left of the baseline.
+            within, between = end.covariance[cells:, cells:], shares @ end.covariance[:cells, cells:]
+            lean = invert(within) @ between
+            covariance = within * np.outer(scales, scales)
+            centre = -lean
+            variance = float(shares @ end.covariance[:cells, :cells] @ shares - between @ lean)
+        values = beta * scales
+        return CoxBody(
+            target=self.target,
+            query=self.query,
+            time=self.time,
+            classes=_name_classes(self.positive, state_values(self.values.get(self.target, ()))),
+            terms=told,
+            estimates=[TermEstimate(term, float(one)) for term, one in zip(told.names, values, strict=True)]
+            if covariance is None
+            else estimate_all(told.names, values, (covariance, None, None), None, None, ()),
+            covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
+            means=((means - shifts) / scales).tolist(),
+            deviations=(np.sqrt(np.maximum(squares - means**2, 0.0)) / scales).tolist(),
+            tests=[] if covariance is None else wald_tests(told, values, covariance),
+            grid=list(grid),
+            hazard=hazard.tolist(),
+            horizon=horizon,
+            baseline_variance=variance,
+            baseline_means=[] if covariance is None else ((centre - means) / scales).tolist(),
+            patients=counts[0],
+            events=counts[1],
+            left_out=0,
+        )
+
+    def _converse_plainly(self) -> Conversation[Learned[CoxBody]]:
         bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
         seen: dict[str, SchemaSeen] = yield ask_schema(self)
         classes = _name_event(self.target, self.positive, seen)
@@ -271,7 +433,9 @@ class CoxRegression(TermModel[CoxBody]):
         body = self._make_body(
             terms, classes, (at, information, likelihood, null), last, cells, (means, spread), grid, running
         )
-        return self._finish(body, seen, left_out, self._warn(last, without, running))
+        warnings = self._warn(last, without, running)
+        body = yield from self._compare(body, about, HAZARDS, warnings)
+        return self._finish(body, seen, left_out, warnings)
 
     def _refuse_empty(self, start: CoxSums) -> None:
         if start.patients == 0:
@@ -414,23 +578,29 @@ class CoxRegression(TermModel[CoxBody]):
         horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
+        interval = self._find_interval(centred, hazard)
+        entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
+        noisy, ratio = self.way_out.bounded, self._ratio
+        return say_explained(
+            body.target, body.classes, ends, reasons, notes, ratio, interval, noisy, entry=entry, by=by
+        )
+
+    def _find_interval(self, centred: Vector, hazard: float) -> tuple[float, float]:
+        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell."""
+        body = self.body
+        if not body.covariance or self._find_endless(centred):  # noise hides it, or there is no finite ratio
+            return 0.0, 1.0
         covariance = unpack_triangle(body.covariance, len(centred))
         # Files of before say nothing about the baseline: the log of a constant hazard has the variance 1 / events.
         from_mean = centred - np.array(body.baseline_means or np.zeros(len(centred)))
         variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
             1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
         )
-        reach = 1.96 * math.sqrt(variance)
-        log_risk = float(centred @ self.coef_)
+        reach, log_risk = 1.96 * math.sqrt(variance), float(centred @ self.coef_)
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )
-        entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
-        if self._find_endless(centred):
-            low, high = 0.0, 1.0
-        return say_explained(
-            body.target, body.classes, ends, reasons, notes, self._ratio, (low, high), entry=entry, by=by
-        )
+        return low, high
 
     def _say_counts(self) -> list[str]:
         body, lines = self.body, []
@@ -441,7 +611,10 @@ class CoxRegression(TermModel[CoxBody]):
             )
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
-        lines.append(f"{body.patients} patients, {body.events} events; {body.left_out} left out")
+        if self.way_out.bounded:
+            lines.append(f"about {body.patients} patients and {body.events} events, with noise")
+        else:
+            lines.append(f"{body.patients} patients, {body.events} events; {body.left_out} left out")
         return lines
 
 
@@ -454,9 +627,13 @@ def _name_event(target: str, positive: Value | None, seen: Mapping[str, SchemaSe
                 f"{target!r} has {len(found)} values; say which one is the event, positive = ..."
             )
         return list(found)
-    others = [value for value in found if label(value) != label(positive)]
-    if len(others) == len(found):
+    if all(label(value) != label(positive) for value in found):
         raise HouseError(f"no patient has {target} = {label(positive)}: nobody has the event")
+    return _name_classes(positive, found)
+
+
+def _name_classes(positive: Any, found: Sequence[Value]) -> list[Value]:
+    others = [value for value in found if label(value) != label(positive)]
     return list(set_against_rest(positive, others or ["censored"]))
 
 

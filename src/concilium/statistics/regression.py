@@ -22,6 +22,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     PrivateMethod,
     QueryText,
@@ -47,6 +48,7 @@ from concilium.statistics.columns import (
     RegressionTerms,
     ask_schema,
     check_stated,
+    find_scales,
     find_terms,
     pack_triangle,
     state_terms,
@@ -59,6 +61,7 @@ from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
     LEVEL,
+    ByHospital,
     Interactions,
     Reference,
     Splines,
@@ -70,6 +73,7 @@ from concilium.statistics.term_model import (
 )
 
 INTERCEPT = "intercept"
+FEW_HOSPITALS = 10
 
 
 class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -129,15 +133,17 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     splines: Splines = field(default_factory=dict)
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()
     intercepts: Annotated[
-        Literal["common", "hospital"],
+        Literal["common", "hospital", "random"],
         Parameter(
-            "'common' or 'hospital'",
-            choice("common", "hospital"),
-            '"hospital": every hospital has an intercept of its own, which it tells nobody (fixed effects)',
+            "'common', 'hospital' or 'random'",
+            choice("common", "hospital", "random"),
+            '"hospital": every hospital has an intercept of its own, which it tells nobody (fixed effects); "random": '
+            "these are drawn from a normal distribution (random effects)",
         ),
     ] = "common"
     firth: Annotated[
@@ -156,6 +162,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
         ),
     ] = "wald"
+    by_hospital: ByHospital = False
     epsilon: Epsilon = None
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
@@ -190,9 +197,10 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
-        if self.intercepts != "common" or self.firth or self.tests != "wald":
+        if self.intercepts != "common" or self.firth or self.tests != "wald" or self.by_hospital:
             raise StudyError(
-                "a private Regression has one intercept for all, no Firth's correction and tests by its covariance"
+                "a private Regression has one intercept for all, no Firth's correction, tests by its covariance and "
+                "no comparison by_hospital"
             )
         check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
@@ -228,6 +236,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             (
                 PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
                 PlannedQuestion(AskRegression.kind, None, f"{often}: likelihood, score and information"),
+                *self._plan_between,
             ),
         )
 
@@ -257,23 +266,37 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         def start() -> PlainNewton:
             return PlainNewton(about, self.family, self.intercepts == "hospital", self.firth)
 
-        fit = yield from start().fit(terms)
+        def learn(terms: RegressionTerms) -> Conversation[Fit]:
+            return start().fit_random(terms) if self.intercepts == "random" else start().fit(terms)
+
+        fit = yield from learn(terms)
         tests = wald_tests(fit.terms, fit.coefficients, fit.covariance)
         if self.tests == "likelihood":
             tests = []
             for group, places in fit.terms.group().items():
                 kept = [place for place in range(len(fit.terms.columns)) if place not in places]
-                less = yield from start().fit(fit.terms.take(kept))
+                less = yield from learn(fit.terms.take(kept))
                 rise = 2 * (fit.likelihood - less.likelihood)
                 tests.append(
                     TermTest(
                         group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
                     )
                 )
-        return self._finish(self._make_body(fit, classes, tests), seen, left_out, self._warn(fit))
+        if fit.deviation is not None:
+            # A deviation is never below zero: half of the time it is zero by chance.
+            p = chi_squared_tail(fit.rise, 1) / 2
+            tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
+        warnings = self._warn(fit)
+        body = yield from self._compare(self._make_body(fit, classes, tests), about, self.family, warnings)
+        return self._finish(body, seen, left_out, warnings)
 
     def _warn(self, fit: Fit) -> list[str]:
         warnings = []
+        if fit.deviation is not None and fit.freedom < FEW_HOSPITALS - 1:
+            warnings.append(
+                f"random intercepts of {fit.freedom + 1} hospitals: their deviation is hardly known below "
+                f'{FEW_HOSPITALS}; intercepts = "hospital" needs no such assumption'
+            )
         if fit.left_out:
             warnings.append(
                 f"{fit.left_out} patients with a missing value are left out; {fit.patients} are in the regression"
@@ -296,16 +319,16 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         return warnings
 
     def _make_body(self, fit: Fit, classes: list[Value], tests: list[TermTest]) -> RegressionBody:
-        first = int(self.intercepts == "common")
+        first = int(self.intercepts != "hospital")
         estimates = estimate_all(
             [INTERCEPT, *fit.terms.names][1 - first :],
             fit.coefficients,
             (fit.covariance, fit.robust, fit.clustered),
             [*[math.nan] * first, *fit.inflation],
-            fit.freedom if self.family == "gaussian" else None,
+            fit.freedom if self.family == "gaussian" and fit.deviation is None else None,
             fit.separated,
         )
-        spread = None
+        spread = fit.deviation
         if fit.intercepts is not None:
             estimates.insert(0, TermEstimate(INTERCEPT, fit.intercepts[0]))
             spread = fit.intercepts[1]
@@ -354,43 +377,19 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
                 places=places,
             )
 
-        end = yield from fit_privately(make, len(terms.columns) + 1, self.family, self.rho, partners)
-        warnings = [self.say_price()]
-        if end.covariance is None:
-            warnings.append(
-                "noise is as large as what patients tell: there are no intervals; take fewer terms, more patients or a "
-                "larger epsilon"
-            )
-        else:
-            warnings.append(
-                f"noise is {end.noise_share:.0%} of the variance of the estimates; intervals include it"
-            )
-        warnings.append("numbers beyond the ends of their bins count as these ends")
+        end = yield from fit_privately(
+            make, np.zeros(len(terms.columns) + 1), self.family, self.rho, partners
+        )
+        warnings = [self.say_price(), *end.warn()]
         return Learned(self._make_private_body(terms, end, classes), {}, warnings)
 
     def _make_private_body(
         self, terms: RegressionTerms, end: PrivateEnd, classes: list[Value]
     ) -> RegressionBody:
         """The fit in the units of the attributes: a number from -1 to 1 is half its range."""
-        size = len(end.coefficients)
-        back = np.eye(size)
-        for place, column in enumerate(terms.columns, start=1):
-            if len(column.factors) == 1 and column.factors[0].low is not None and not column.factors[0].basis:
-                low, high = column.factors[0].low, column.factors[0].high or 0.0
-                back[place, place] = 2 / (high - low)
-                back[0, place] = -(low + high) / (high - low)
-        # Splines and products stay in the units of scaled columns, and so do the main effects of their attributes.
-        if any(f.basis or len(c.factors) > 1 for c in terms.columns for f in c.factors):
-            back = np.eye(size)
-        else:
-            # The ends stay: who predicts holds numbers between them, as the fit did.
-            terms = msgspec.structs.replace(
-                terms,
-                columns=tuple(
-                    msgspec.structs.replace(c, center=float(back[0, place]), scale=float(back[place, place]))
-                    for place, c in enumerate(terms.columns, start=1)
-                ),
-            )
+        terms, scale, shift = find_scales(terms)
+        back = np.diag([1.0, *scale])
+        back[0, 1:] = shift
         values = back @ end.coefficients
         covariance = None if end.covariance is None else back @ end.covariance @ back.T
         estimates = (
@@ -402,7 +401,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
         means = np.clip(end.information[0, 1:] / weight, -1, 1)
         squares = np.clip(np.diagonal(end.information)[1:] / weight, 0, 1)
         deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
-        scale = np.diagonal(back)[1:]
         return RegressionBody(
             target=self.target,
             query=self.query,
@@ -411,7 +409,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             terms=terms,
             estimates=estimates,
             covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
-            means=((means - back[0, 1:]) / scale).tolist(),
+            means=((means - shift) / scale).tolist(),
             deviations=(deviations / scale).tolist(),
             tests=[] if covariance is None else wald_tests(terms, values, covariance),
         )
@@ -491,7 +489,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
         if body.spread_of_intercepts is not None:
             lines.append(
-                f"hospitals' own intercepts: mean {say_number(body.estimates[0].coefficient)}, deviation "
-                f"{say_number(body.spread_of_intercepts)}"
+                f"{'random' if self.intercepts == 'random' else 'own'} intercepts of hospitals: mean "
+                f"{say_number(body.estimates[0].coefficient)}, deviation {say_number(body.spread_of_intercepts)}"
             )
         return lines

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,16 +25,17 @@ from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.statistics.columns import RegressionTerms, find_dependent, pack_triangle
 from concilium.statistics.families import FAMILIES, Vector
+from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import (
     MOST_PLACES,
     AskRegression,
     NoisySums,
     RegressionSums,
-    read_noisy,
     read_regression,
 )
 
 Matrix = NDArray[np.float64]
+AskNoisy = AskRegression | AskHazards
 # What is climbed, its score and its information.
 Point = tuple[float, Vector, Matrix]
 
@@ -42,6 +43,8 @@ MOST_STEPS = 25
 # Twice what the likelihood would still rise by: the step after this one changes nothing that a float shows.
 CONVERGED = 1e-9
 LEAST_STEP = 1 / 1024
+# Where the deviation of random intercepts begins, in units of residuals or of the linear predictor.
+FIRST_DEVIATION = 0.5
 # A coefficient of a standardised column that moves by this when the likelihood hardly rises has no finite value.
 STILL_MOVING = 1e-2
 # Of the price of a private fit, what each step may cost: the last one decides.
@@ -58,8 +61,8 @@ class Fit:
     terms: RegressionTerms
     coefficients: Vector
     covariance: Matrix
-    robust: Matrix
-    clustered: Matrix
+    robust: Matrix | None
+    clustered: Matrix | None
     patients: int
     left_out: int
     likelihood: float
@@ -73,6 +76,9 @@ class Fit:
     dependent: tuple[str, ...]
     intercepts: tuple[float, float] | None
     freedom: int
+    # Of random intercepts: their deviation, and twice what they raise the likelihood by.
+    deviation: float | None = None
+    rise: float = 0.0
 
 
 @dataclass
@@ -85,7 +91,13 @@ class PlainNewton:
     firth: bool
 
     def ask(
-        self, terms: RegressionTerms, at: Vector, *, robust: bool = False, inverse: Matrix | None = None
+        self,
+        terms: RegressionTerms,
+        at: Vector,
+        *,
+        robust: bool = False,
+        inverse: Matrix | None = None,
+        random: bool = False,
     ) -> Conversation[RegressionSums]:
         """The sums at these coefficients."""
         question = AskRegression(
@@ -95,6 +107,7 @@ class PlainNewton:
             family=self.family,
             own_intercepts=self.own_intercepts,
             at=tuple(at.tolist()),
+            random=random,
             robust=robust,
             inverse=() if inverse is None else tuple(pack_triangle(inverse).tolist()),
         )
@@ -132,6 +145,41 @@ class PlainNewton:
         end, separated = yield from self._climb(scaled)
         final = yield from self.ask(scaled, end, robust=True)
         return self._finish(terms, end, final, start, means, spread, left_out, separated)
+
+    def fit_random(self, terms: RegressionTerms) -> Conversation[Fit]:
+        """Where the likelihood of these terms with random intercepts of hospitals is greatest, from the fit without."""
+        fit = yield from self.fit(terms)
+        scaled, size = _scale(fit.terms, fit.means, fit.deviations), len(fit.coefficients)
+        back = _find_way_back(fit.means, fit.deviations)
+        gaussian = self.family == "gaussian"
+        spread = math.sqrt(fit.dispersion) if gaussian else 1.0
+        more = [spread * FIRST_DEVIATION, *([math.log(spread)] if gaussian else [])]
+
+        def look(at: Vector) -> Conversation[Point]:
+            sums = yield from self.ask(scaled, at, random=True)
+            return sums.likelihood, sums.score, _lift(sums.information)
+
+        at, moved, _, _ = yield from climb(look, np.array([*np.linalg.solve(back, fit.coefficients), *more]))
+        final = yield from self.ask(scaled, at, random=True)
+        covariance = back @ invert(final.information)[:size, :size] @ back.T
+        likelihood = final.likelihood - (final.patients / 2 * math.log(2 * math.pi) if gaussian else 0.0)
+        coefficients = back @ at[:size]
+        return replace(
+            fit,
+            coefficients=coefficients,
+            covariance=covariance,
+            robust=None,
+            clustered=None,
+            likelihood=likelihood,
+            null_likelihood=math.nan,
+            dispersion=math.exp(2 * at[-1]) if gaussian else 1.0,
+            separated=tuple(
+                {**dict.fromkeys(fit.separated), **dict.fromkeys(find_running(scaled, moved[1:size]))}
+            ),
+            deviation=abs(float(at[size])),
+            rise=max(2 * (likelihood - fit.likelihood), 0.0),
+            freedom=final.own_intercepts - 1,
+        )
 
     def _climb(self, terms: RegressionTerms) -> Conversation[tuple[Vector, tuple[str, ...]]]:
         """Newton's steps, and the terms whose coefficients run away."""
@@ -174,9 +222,7 @@ class PlainNewton:
         assert final.robust is not None
         assert final.clustered is not None
         # Back to the units of attributes: columns less their means, in units of their deviations.
-        back = np.diag([*[1.0] * self.first, *(1 / spread)])
-        if self.first:
-            back[0, 1:] = -means / spread
+        back = _find_way_back(means, spread) if self.first else np.diag(1 / spread)
         covariance = back @ (dispersion * inverse) @ back.T
         robust, clustered = (
             back @ inverse @ meat @ inverse @ back.T for meat in (final.robust, final.clustered)
@@ -276,11 +322,30 @@ def standardise(terms: RegressionTerms, means: Vector, variances: Vector) -> tup
     """The terms with columns of mean 0 and deviation 1, and the deviations; 1 for a column that does not vary."""
     spread = np.sqrt(np.maximum(variances, 0))
     spread = np.where(spread > 0, spread, 1.0)
+    return _scale(terms, means, spread), spread
+
+
+def _scale(terms: RegressionTerms, means: Vector, spread: Vector) -> RegressionTerms:
+    """The terms with columns less their means, in units of their deviations."""
     columns = tuple(
         msgspec.structs.replace(column, center=float(mean), scale=float(one))
         for column, mean, one in zip(terms.columns, means, spread, strict=True)
     )
-    return msgspec.structs.replace(terms, columns=columns), spread
+    return msgspec.structs.replace(terms, columns=columns)
+
+
+def _find_way_back(means: Vector, spread: Vector) -> Matrix:
+    """What takes coefficients of such columns, intercept first, to the units of the attributes."""
+    back = np.diag([1.0, *(1 / spread)])
+    back[0, 1:] = -means / spread
+    return back
+
+
+def _lift(information: Matrix) -> Matrix:
+    """The information with no direction in which it falls: away from the top, that of a deviation may."""
+    values, vectors = np.linalg.eigh(information)
+    lifted: Matrix = (vectors * np.maximum(np.abs(values), 1e-6 * np.abs(values).max())) @ vectors.T
+    return lifted
 
 
 def find_running(terms: RegressionTerms, step: Vector) -> tuple[str, ...]:
@@ -302,17 +367,27 @@ class PrivateEnd:
     information: Matrix
     noise_share: float
 
+    def warn(self) -> list[str]:
+        """What a card says of it."""
+        if self.covariance is None:
+            said = (
+                "noise is as large as what patients tell: there are no intervals; take fewer terms, more patients or a "
+                "larger epsilon"
+            )
+        else:
+            said = f"noise is {self.noise_share:.0%} of the variance of the estimates; intervals include it"
+        return [said, "numbers beyond the ends of their bins count as these ends"]
+
 
 def fit_privately(
-    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
-    size: int,
+    make: Callable[[tuple[float, ...], Gaussian, int], AskNoisy],
+    at: Vector,
     family: str,
     rho: Fraction,
     partners: Partners,
 ) -> Conversation[PrivateEnd]:
-    """Newton's steps with noise; each costs its share of rho."""
-    at = np.zeros(size)
-    end = PrivateEnd(at, None, np.eye(size), math.nan)
+    """Newton's steps with noise from here on; each costs its share of rho."""
+    end = PrivateEnd(at, None, np.eye(len(at)), math.nan)
     for share in STEPS:
         places = _choose_places(make, at, rho * share, partners)
         question = make(tuple(at.tolist()), Gaussian("1"), places)
@@ -320,14 +395,14 @@ def fit_privately(
         variance = partners.variance(rho * share, question.sensitivity.squared)
         question = make(tuple(at.tolist()), Gaussian(str(variance)), places)
         answer = yield question
-        sums = read_noisy(question, answer, float(variance) * float(partners.noise_factor))
+        sums = question.read(answer, float(variance) * float(partners.noise_factor))
         end = _step(sums, at, family)
         at = end.coefficients
     return end
 
 
 def _choose_places(
-    make: Callable[[tuple[float, ...], Gaussian, int], AskRegression],
+    make: Callable[[tuple[float, ...], Gaussian, int], AskNoisy],
     at: Vector,
     rho: Fraction,
     partners: Partners,

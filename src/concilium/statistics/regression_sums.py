@@ -8,6 +8,11 @@ Coefficients and standard errors are then those of the pooled regression with on
 hospital tells its intercept; sums of intercepts, weighted by patients, tell their mean and spread. A hospital where
 everybody, or nobody, has the outcome has no finite intercept, and adds nothing, as in the pooled fit.
 
+With random intercepts, b + t u at a hospital whose u is standard normal, the hospital adds the likelihood of its
+patients over all u (Gauss and Hermite's rule about the likeliest u, exact for `gaussian`). Hospitals are independent,
+so that it is a sum over them. Score and information, of t as of any coefficient, are means over u (Fisher's and Louis'
+identities). No hospital tells its u.
+
 Under `private` the claim is as for any noisy sum: each patient is protected, from everybody outside the hospital, at
 the price that the site works out from the question. A patient's row is at most sqrt(`squared_norm`) long, its residual
 and its weight lie within the family's reach, so that score and scaled information together move by at most
@@ -36,6 +41,7 @@ from concilium.statistics.columns import (
     build_at_site,
     check_columns,
     pack_triangle,
+    refuse_endless,
     squared_norm,
     unpack_triangle,
 )
@@ -57,13 +63,16 @@ MOST_PATIENTS = 1 << 26
 FIRST = 9  # numbers before the columns' sums
 LARGEST_REACH, LEAST_REACH = 1e6, 1e-9
 INTERCEPT_STEPS = 100
+# Nodes of Gauss and Hermite's rule: more change no estimate in its seventh digit.
+NODES = 25
 
 
 class AskRegression(WideSum, frozen=True, kw_only=True):
     """Your likelihood, score and information at these coefficients, intercept first unless it is your own.
 
     `robust`: and the outer products of scores, by patient and of the whole hospital. `inverse`: of the information of
-    all hospitals, for Firth's correction of the score.
+    all hospitals, for Firth's correction of the score. `random`: intercepts are random, and the coefficients end with
+    their deviation, and with the logarithm of that of residuals where they have one.
     """
 
     kind: ClassVar[str] = "statistics.regression"
@@ -75,6 +84,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
     at: tuple[float, ...]
     positive: str | int | float | bool | None = None
     own_intercepts: bool = False
+    random: bool = False
     robust: bool = False
     inverse: tuple[float, ...] = ()
     low: float = 0.0
@@ -83,8 +93,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many coefficients there are, with the intercept."""
-        return len(self.columns) + (not self.own_intercepts)
+        """How many coefficients there are, with the intercept and deviations."""
+        return len(self.columns) + (not self.own_intercepts) + self.random * (1 + (self.family == "gaussian"))
 
     @property
     def _triangle(self) -> int:
@@ -150,6 +160,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
             raise MessageError("a regression has a finite coefficient for each column")
         if self.inverse and (len(self.inverse) != self._triangle or self.own_intercepts or self.noise):
             raise MessageError("Firth's correction needs the inverse information, and one intercept for all")
+        if self.random and (self.own_intercepts or self.robust or self.inverse or self.noise):
+            raise MessageError("random intercepts have errors by the model, and no noise")
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a private regression has 0 to {MOST_PLACES} binary places")
         if not (-LARGEST_REACH < self.low < self.high < LARGEST_REACH):
@@ -161,19 +173,14 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if self.noise is not None:
             if self.own_intercepts or self.robust:
                 raise MessageError("a private regression has one intercept for all, and model-based errors")
-            if any(
-                (f.cell is None and f.low is None) or column.center or column.scale != 1
-                for column in self.columns
-                for f in column.factors
-            ):
-                raise MessageError("every number of a private regression has public ends")
+            refuse_endless(self.columns)
 
     def estimate(self, patients: int, columns: int) -> Workload:
         size, factors = self.size, sum(len(column.factors) for column in self.columns)
         work = estimate_columns(self.attributes, patients, each_by_itself=self.noise is not None)
         triangles = 12 if self.noise is not None else 4 * (3 if self.robust else 1)
         per_patient = 40 * factors + triangles * size * size + 8 * size + 400 + READ_LABEL
-        steps = 60 * INTERCEPT_STEPS if self.own_intercepts else 0
+        steps = 60 * INTERCEPT_STEPS * (self.own_intercepts or self.random) + 60 * NODES * self.random
         return work + Workload(
             (per_patient + steps) * patients + CALL * (40 + 2 * factors + 2 * size * size),
             (24 * (len(self.columns) + factors) + 24 * size + 256 + LABELLING) * patients + 64 * self.numbers,
@@ -190,7 +197,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if not known.all():
             matrix, y = matrix[known], y[known]
         site = _SiteFit(FAMILIES[self.family], matrix, y, self)
-        return write_wide(site.add_up(left_out + int((~known).sum())))
+        add_up = site.add_up_random if self.random else site.add_up
+        return write_wide(add_up(left_out + int((~known).sum())))
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
         if self.positive is None:
@@ -229,6 +237,18 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if self.family == "gaussian":
             words.append(add(residual**2 * shrink_squares))
         return np.array(words, dtype=np.int64)
+
+    def read(self, total: NDArray[np.int64], variance: float) -> NoisySums:
+        """What the sum says under noise; `variance` is that of the noise in a word, as it was really added."""
+        reals = np.ldexp(total.astype(np.float64), -self.places)
+        deviation = math.ldexp(math.sqrt(variance), -self.places)
+        shrink, shrink_squares = self.shrinks
+        packed = reals[self.size : self.size + self._triangle] / shrink
+        rows, across = np.triu_indices(self.size)
+        packed = np.where(rows == across, packed, packed / math.sqrt(2))
+        squares = float(reals[-1] / shrink_squares) if self.family == "gaussian" else 0.0
+        information = unpack_triangle(packed, self.size)
+        return NoisySums(reals[: self.size], information, squares, deviation, deviation / shrink)
 
 
 @dataclass(frozen=True)
@@ -278,6 +298,74 @@ class _SiteFit:
             by_patient = design * residual[:, None]
             parts += [pack_triangle(by_patient.T @ by_patient), pack_triangle(np.outer(score, score))]
         return np.concatenate(parts)
+
+    def add_up_random(self, left_out: int) -> Vector:
+        """The same over all intercepts that the hospital may have."""
+        question, y, family = self.question, self.y, self.family
+        *b, deviation = question.at[: len(question.columns) + 2]
+        error = math.exp(np.clip(question.at[-1], -50, 50)) if family.name == "gaussian" else 1.0
+        precision = error**-2
+        design = np.column_stack([np.ones(len(y)), self.matrix])
+        offset = design @ np.array(b)
+        nodes, likelihood, posterior = self._integrate(offset, deviation, error)
+        size = design.shape[1]
+        first = size + 1 + (family.name == "gaussian")
+        information, scores = np.zeros((first, first)), np.zeros((len(nodes), first))
+        weights = np.zeros((3, len(y)))
+        for node, share, score in zip(nodes.tolist(), posterior.tolist(), scores, strict=True):
+            mean = family.mean(offset + deviation * node)
+            residual, weight = (y - mean) * precision, share * precision * family.weight(mean)
+            score[:size] = residual @ design
+            score[size] = node * residual.sum()
+            weights += weight * np.array([1.0, node, node**2])[:, None]
+            if first > size + 1:
+                score[-1] = (residual**2).sum() / precision - len(y)
+                information[-1, :-1] += 2 * share * score[:-1]
+                information[-1, -1] += 2 * share * (score[-1] + len(y))
+        information[:-1, -1] = information[-1, :-1]
+        information[:size, :size] = design.T @ (design * weights[0][:, None])
+        information[size, :size] = information[:size, size] = weights[1] @ design
+        information[size, size] = weights[2].sum()
+        average = posterior @ scores
+        apart = scores - average
+        information -= apart.T @ (apart * posterior[:, None])
+        parts: list[Any] = [
+            [len(y), left_out, likelihood, y.sum(), (y**2).sum(), bool(len(y)), 0.0, 0.0, 0.0],
+            self.matrix.sum(axis=0),
+            average,
+            pack_triangle(information),
+        ]
+        return np.concatenate(parts)
+
+    def _integrate(self, offset: Vector, deviation: float, error: float) -> tuple[Vector, float, Vector]:
+        """Intercepts in their deviations, the logarithm of the likelihood over all of them, and the share of each."""
+        y, family = self.y, self.family
+
+        def find_height(node: float) -> float:
+            eta = offset + deviation * node
+            own = family.log_likelihood(y, eta, family.mean(eta)) / error**2
+            return own - len(y) * math.log(error) - node**2 / 2
+
+        mode, height = 0.0, find_height(0.0)
+        for _ in range(INTERCEPT_STEPS):
+            mean = family.mean(offset + deviation * mode)
+            slope = deviation * float((y - mean).sum()) / error**2 - mode
+            bend = 1 + deviation**2 * float(family.weight(mean).sum()) / error**2
+            step = slope / bend
+            while (there := find_height(mode + step)) < height and abs(step) > 1e-12:
+                step /= 2
+            mode, height = mode + step, max(height, there)
+            if abs(step) <= 1e-12:
+                break
+        bend = (
+            1 + deviation**2 * float(family.weight(family.mean(offset + deviation * mode)).sum()) / error**2
+        )
+        points, weights = np.polynomial.hermite.hermgauss(NODES)
+        nodes = mode + points * math.sqrt(2 / bend)
+        heights = np.array([find_height(node) for node in nodes.tolist()])
+        logs = np.log(weights) + points**2 + heights - 0.5 * math.log(math.pi * bend)
+        likelihood = float(np.logaddexp.reduce(logs))
+        return nodes, likelihood, np.exp(logs - likelihood)
 
     def _find_intercept(self, offset: Vector) -> float:
         """The intercept at which the hospital's residuals add up to zero; infinite where all outcomes are alike."""
@@ -348,7 +436,7 @@ def read_regression(question: AskRegression, total: NDArray[np.int64]) -> Regres
 
 @dataclass(frozen=True)
 class NoisySums:
-    """The same of a private question: score, information, squared residuals, and the standard deviations of noise in
+    """What a private question tells: score, information, squared residuals, and the standard deviations of noise in
     a score and in a number of the information."""
 
     score: Vector
@@ -356,16 +444,3 @@ class NoisySums:
     squares: float
     noise: float
     noise_of_information: float
-
-
-def read_noisy(question: AskRegression, total: NDArray[np.int64], variance: float) -> NoisySums:
-    """`variance`: of the noise in a word, as it was really added."""
-    reals = np.ldexp(total.astype(np.float64), -question.places)
-    deviation = math.ldexp(math.sqrt(variance), -question.places)
-    size = question.size
-    shrink, shrink_squares = question.shrinks
-    packed = reals[size : size + size * (size + 1) // 2] / shrink
-    rows, across = np.triu_indices(size)
-    packed = np.where(rows == across, packed, packed / math.sqrt(2))
-    squares = float(reals[-1] / shrink_squares) if question.family == "gaussian" else 0.0
-    return NoisySums(reals[:size], unpack_triangle(packed, size), squares, deviation, deviation / shrink)

@@ -42,7 +42,7 @@ from concilium.protocol.journal import open_for_owner
 from concilium.protocol.site import Site
 from concilium.records.columns import label
 from concilium.records.patients import Patients
-from concilium.records.sequence_lists import FORMS
+from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 from concilium.records.table import Records
 from concilium.study.planning import read_balance

@@ -29,8 +29,8 @@ from concilium.records.columns import label
 from concilium.records.patients import Patients
 from concilium.records.series import Series
 from concilium.records.series_columns import find_column
+from concilium.records.series_description import find_constant
 from concilium.records.series_times import count_steps, read_step
-from concilium.records.static_columns import find_constant
 from concilium.records.table import Records
 from concilium.study.evaluating import hold_back
 from concilium.study.results import StudyResults, WorkInProgress, find_terms, raise_alarms, tabulate

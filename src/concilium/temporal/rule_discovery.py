@@ -64,8 +64,8 @@ from concilium.records.columns import Value
 from concilium.records.patients import PatientPart, Patients
 from concilium.records.query import Query
 from concilium.records.series import Series
+from concilium.records.series_description import find_static
 from concilium.records.series_times import count_steps
-from concilium.records.static_columns import find_static
 from concilium.temporal.discovery_body import (
     DiscoveryBody,
     FoundRule,

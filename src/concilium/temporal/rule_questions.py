@@ -27,8 +27,8 @@ from concilium.protocol.questions import EXACT, PRIVATE, Reported, Sensitivity, 
 from concilium.records.columns import Value
 from concilium.records.patients import PatientPart
 from concilium.records.series import Series, find_windows
+from concilium.records.series_description import find_constant
 from concilium.records.series_times import read_step
-from concilium.records.static_columns import find_constant
 from concilium.temporal.evaluation import count_points
 from concilium.temporal.formula import Formula
 from concilium.temporal.local_search import find_groups

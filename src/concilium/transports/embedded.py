@@ -31,10 +31,7 @@ class Embedded:
 
     def __init__(self, sites: Mapping[str, Answering]) -> None:
         self._sites = dict(sites)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._sites)
+        self.names = tuple(sites)
 
     @property
     def hospitals(self) -> list[Introducible]:
@@ -66,17 +63,14 @@ class Embedded:
                 if len(replies) == len(messages):
                     complete.set()
 
-        def start_worker() -> None:
-            threading.Thread(target=work, name="concilium-site", daemon=True).start()
-
         end = time.monotonic() + timeout
-        for _ in range(min(os.cpu_count() or 1, len(messages))):
-            start_worker()
+        starting = min(os.cpu_count() or 1, len(messages))
         while len(replies) < len(messages) and (left := end - time.monotonic()) > 0:
+            for _ in range(starting):
+                threading.Thread(target=work, name="concilium-site", daemon=True).start()
             answered = len(replies)
             complete.wait(min(left, STALLED, STALLED_SHARE * timeout))
-            if waiting and len(replies) == answered:
-                start_worker()
+            starting = int(bool(waiting) and len(replies) == answered)
         waiting.clear()
         late = Silence(f"no answer within {timeout:g} s")
         return {name: replies.get(name, late) for name in messages}

@@ -33,7 +33,7 @@ class TreeBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_
     node: int
 
 
-class ValueGroup(NamedTuple):
+class _ValueGroup(NamedTuple):
     """The values of all branches that lead to one node, and whether values that no branch names do too."""
 
     node: int
@@ -75,14 +75,14 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return [group.node for group in self.groups]
 
     @property
-    def groups(self) -> list[ValueGroup]:
+    def groups(self) -> list[_ValueGroup]:
         """The nodes it leads to, each once, and for which values."""
         values: dict[int, list[Value | None]] = {}
         for branch in self.branches:
             values.setdefault(branch.node, []).append(branch.value)
         if self.other is not None:
             values.setdefault(self.other, [])
-        return [ValueGroup(node, named, node == self.other) for node, named in values.items()]
+        return [_ValueGroup(node, named, node == self.other) for node, named in values.items()]
 
     def ways(self, body: BodyOfTrees) -> list[tuple[int, str]]:
         """Where it leads and, in words, for whom."""

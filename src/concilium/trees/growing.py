@@ -69,10 +69,6 @@ class GrowingNode:
     measured: NDArray[np.int64] | None = None
     variance: float = 0.0
 
-    @property
-    def impure(self) -> bool:
-        return int(np.count_nonzero(self.counts)) > 1
-
 
 def grow(
     schema: SharedSchema,
@@ -100,7 +96,11 @@ def grow(
 
     def may_split(node: GrowingNode) -> bool:
         deep = growth.max_depth is not None and node.depth >= growth.max_depth
-        return node.impure and not deep and int(node.counts.sum()) >= 2 * growth.min_leaf
+        return (
+            int(np.count_nonzero(node.counts)) > 1
+            and not deep
+            and int(node.counts.sum()) >= 2 * growth.min_leaf
+        )
 
     frontier = [0] if may_split(nodes[0]) else []
     while frontier:

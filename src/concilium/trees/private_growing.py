@@ -64,7 +64,7 @@ class ExpectedCounts:
 
 
 @dataclass(frozen=True)
-class NodeEstimate:
+class _NodeEstimate:
     """A node's class counts and tables: `patients` of each cell and their `shares` by class, [cell, class]."""
 
     sizes: tuple[int, ...]
@@ -86,7 +86,7 @@ class NodeEstimate:
         cells: Numbers = np.concatenate([self.counts[None, :], self.patients[:, None] * self.shares])
         return cells
 
-    def keep(self, attributes: Sequence[int]) -> NodeEstimate:
+    def keep(self, attributes: Sequence[int]) -> _NodeEstimate:
         """The estimate of these attributes only."""
         starts = np.cumsum([0, *self.sizes])
         cells = np.concatenate([np.arange(starts[index], starts[index + 1]) for index in attributes])
@@ -120,7 +120,7 @@ def estimate(
     variance: float,
     expected: ExpectedCounts | None = None,
     misfit: float = MISFIT,
-) -> NodeEstimate:
+) -> _NodeEstimate:
     """The estimate of a node from its noisy class counts and tables, [1 + cell, class], all of this variance."""
     widths = np.array(sizes, dtype=np.float64)[:, None]
     sums = _sum_tables(table[1:], sizes)
@@ -140,12 +140,12 @@ def estimate(
     likely = likely * shares
     certain = likely.sum(axis=1, keepdims=True)
     likely = np.divide(likely, certain, out=np.broadcast_to(shares, likely.shape).copy(), where=certain > 0)
-    return NodeEstimate(
+    return _NodeEstimate(
         tuple(sizes), counts, spread, shares, cells, variance, _find_shares(cells, likely, variance, misfit)
     )
 
 
-def _estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> NodeEstimate:
+def _estimate_leaf(counts: NDArray[np.int64], variance: float, expected: ExpectedCounts) -> _NodeEstimate:
     """The estimate of a leaf: of its class counts alone."""
     return estimate(counts[None, :], (), variance, replace(expected, given=np.empty((0, len(counts)))))
 
@@ -316,7 +316,7 @@ def _left_above(nodes: Sequence[GrowingNode], parents: Mapping[int, int], node: 
 
 
 def _arrange(
-    node_estimate: NodeEstimate,
+    node_estimate: _NodeEstimate,
     schema: SharedSchema,
     growth: TreeGrowth,
     left: Mapping[int, set[int]] | None = None,
@@ -355,7 +355,9 @@ def _screen(table: Counts, sizes: Sequence[int], most: int) -> list[int]:
     return sorted(np.argsort(entropy, kind="stable")[:most].tolist())
 
 
-def _choose_attribute(node_estimate: NodeEstimate, table: Counts, left: Mapping[int, set[int]]) -> int | None:
+def _choose_attribute(
+    node_estimate: _NodeEstimate, table: Counts, left: Mapping[int, set[int]]
+) -> int | None:
     """The attribute of least estimated entropy, or None where there is none to ask, the node looks pure, or holds too
     few patients to tell from noise. Raw counts would ask for twice this number (section 1.9);
     estimates that lean on the level above bear half of it."""

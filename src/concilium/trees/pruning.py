@@ -38,7 +38,7 @@ CountHeldOut = Callable[[list[Split], list[int]], Conversation[Counts]]
 
 
 @dataclass(frozen=True)
-class Pruned:
+class _Pruned:
     """What is left of a tree, what the card says of it, and the classes of held-out patients where they rest, by the
     number that a node has in `nodes`; none where nobody was held out."""
 
@@ -78,19 +78,19 @@ def count_resting(nodes: Sequence[GrowingNode], count: CountHeldOut) -> Conversa
 
 def prune_with(
     nodes: Sequence[GrowingNode], count: CountHeldOut, costs: ErrorCosts, noisy: bool = False
-) -> Conversation[Pruned]:
+) -> Conversation[_Pruned]:
     """The tree pruned by counts of held-out patients."""
     held = yield from count_resting(nodes, count)
     everyone = sum(int(counts.sum()) for counts in held.values())
     if not noisy and not everyone:
-        return Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
+        return _Pruned(list(nodes), "not pruned: no site has patients enough to hold some out", {})
     pruned, by_node = _prune(nodes, held, costs)
     who = "held-out patients" if noisy else f"{everyone} held-out patients"
     note = (
         f"pruned by the errors on {who}: {len(nodes)} nodes became {len(pruned)}; the counts of the tree are those of "
         "the other patients, from whom it was grown"
     )
-    return Pruned(pruned, note, by_node)
+    return _Pruned(pruned, note, by_node)
 
 
 def _prune(

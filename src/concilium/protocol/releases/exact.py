@@ -6,22 +6,16 @@ a cap on numbers (docs/policies.md). Every release is entered in the ledger as u
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from concilium.errors import HouseError, MessageError
+from concilium.errors import MessageError
 from concilium.protocol.card import ReleaseCard
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Gathered, Statistic, Summed
 from concilium.protocol.releases.release import Release, tell_plainly
 from concilium.protocol.site_context import SiteContext
-from concilium.protocol.sums import add_sum, write_sum
-
-if TYPE_CHECKING:
-    from concilium.protocol.run import Run
+from concilium.protocol.sums import write_sum
 
 
 class Exact(Release):
@@ -48,9 +42,6 @@ class Exact(Release):
         body = write_sum(words, question.binary_places)
         return tell_plainly(context, envelope, question, words.size, body, tell_cap=True)
 
-    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
-        return add_answers(run, question)
-
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
         """A warning if sites released more than one exact number for every two patients."""
         numbers: dict[str, int] = {}
@@ -66,14 +57,3 @@ class Exact(Release):
             f"{who} released more than one exact number for every two patients ({most}: {numbers[most]} "
             f"numbers{about}): single patients can often be worked out from them"
         ]
-
-
-def add_answers(run: Run, question: Summed, among: Collection[str] | None = None) -> NDArray[np.int64]:
-    """The sum of what the sites (or those among them) answer, each seen by itself."""
-    total = np.zeros(question.shape, dtype=np.int64)
-    for site, data in run.gather(question, among=among).items():
-        try:
-            add_sum(total, data, question)
-        except MessageError as error:
-            raise HouseError(f"{site} answered with what cannot be added up: {error}") from None
-    return total

@@ -11,22 +11,15 @@ price of one report: the first group's question pays it for all, the others are 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar
 
 from concilium.errors import MessageError
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import Envelope
-from concilium.protocol.questions import Reported, Statistic, Summed
-from concilium.protocol.releases.exact import add_answers
+from concilium.protocol.questions import Reported, Statistic
 from concilium.protocol.releases.release import Release
 from concilium.protocol.site_context import SiteContext, price_epsilon
 from concilium.protocol.sums import Sum, write_sum
-
-if TYPE_CHECKING:
-    from concilium.protocol.run import Run
 
 
 class Local(Release):
@@ -48,9 +41,8 @@ class Local(Release):
         if not isinstance(question, Reported):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'local'")
         paid = context.studies.have_reported(envelope.study, question.epsilon)
-        price = Fraction(0) if paid else question.price
-        if price:
-            context.ledger.check_room(price, "epsilon")
+        cost = price_epsilon(Fraction(0) if paid else question.price)
+        context.check_room(cost)
         cohort = context.view.each_by_itself.select("", "").telling_all()
 
         def let_out() -> Sum:
@@ -58,7 +50,4 @@ class Local(Release):
             group = question.choose(cohort, envelope.study)
             return write_sum(question.compute(group), 0)
 
-        return context.charge(envelope, question.numbers, price_epsilon(price), let_out)
-
-    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
-        return add_answers(run, question)
+        return context.charge(envelope, question.numbers, cost, let_out)

@@ -10,7 +10,6 @@ that the neighbours are shown a ledger that holds the charge before there is a s
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -18,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import BudgetError, MaskError, MessageError
+from concilium.privacy.manifest import Manifest
+from concilium.privacy.masks import WIRE
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.masking import Covered, Join, Open, Opened
+from concilium.protocol.masking import Covered, Join, Open, Opened, write_content
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Gathered, Statistic, Step, Summed, open_question
 from concilium.protocol.releases.release import Release, check_cap, tell_plainly
@@ -68,17 +69,11 @@ class Masked(Release):
         """The patients asked about, whether or not there are enough; of what has a price so many rows of each."""
         return question.select(context.view).telling_all(context.policy.branch_floor)
 
-    def find_least(self, context: SiteContext) -> int:
-        """How many patients either side of a division must have, or nobody is held out."""
-        return context.policy.minimum_patients
+    def price(self, context: SiteContext, study: str, question: Summed) -> Cost:
+        """What it costs."""
+        return NO_BOUND
 
-    def price(self, context: SiteContext, study: str, question: Summed) -> Fraction | None:
-        """What opening costs: None has no bound."""
-        return None
-
-    def protect(
-        self, context: SiteContext, study: str, question: Summed, words: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def protect(self, question: Summed, words: NDArray[np.int64], manifest: Manifest) -> NDArray[np.int64]:
         """The numbers as they go under the masks."""
         return words
 
@@ -86,31 +81,30 @@ class Masked(Release):
         """No number of one site is beyond this under the masks, whoever the patients are."""
         return question.largest
 
-    def check_bound(self, context: SiteContext, study: str, question: Summed) -> None:
+    def _check_bound(self, question: Summed, largest: int) -> None:
         """MaskError where a sum could wrap round: from public bounds alone, before anything is computed. A refusal of
         the numbers themselves would tell how large they are."""
-        bound, largest = self.bound(question), context.memberships.at(study).manifest.largest
-        if bound > largest:
+        if (bound := self.bound(question)) > largest:
             raise MaskError(
                 f"this question may have numbers of up to {bound}, and sums over so many sites hold {largest} of each: "
                 "ask with fewer binary places, or with less noise"
             )
 
-    def work_out(self, context: SiteContext, study: str, question: Summed) -> Cost:
-        """What covering costs; refused where the ledger has no room for it."""
-        return NO_BOUND
-
     def _cover(self, context: SiteContext, envelope: Envelope, question: Summed) -> bytes:
         """The statistic under masks, charged and stored before it is sent; one that was asked for before is not
         computed again."""
         memberships, study = context.memberships, envelope.study
-        self.check_bound(context, study, question)
+        membership = memberships.at(study)
+        self._check_bound(question, membership.manifest.largest)
         cohort = self.select(context, question, context.studies.at(study).encounters)
-        cohort = context.divide(study, question, cohort, self.find_least(context))
+        # Either side of a division has so many patients, or nobody is held out.
+        least = 0 if self.bounded else context.policy.minimum_patients
+        cohort = context.divide(study, question, cohort, least)
         covered = memberships.recall(envelope, self.comparable)
         if covered is None:
+            cost = self.price(context, study, question)
             try:
-                cost = self.work_out(context, study, question)
+                context.check_room(cost)
             except BudgetError:
                 # Another process of this hospital may have entered this very question since, and have used the budget.
                 covered = memberships.recall(envelope, self.comparable)
@@ -120,13 +114,16 @@ class Masked(Release):
             computed = question.compute(cohort)
             question.suppress(computed, cohort)
             words = computed.astype(np.int64).reshape(-1)
+            content = write_content(envelope.kind, envelope.body_digest)
 
             def keep() -> None:
                 if cost.rho is None:
                     check_cap(context, words.size, tell_cap=False)
-                memberships.cover(envelope, self.protect(context, study, question, words), self.comparable)
+                covering = self.protect(question, words, membership.manifest).view(np.uint64)
+                membership.keep(content, covering, comparable=self.comparable)
 
-            context.enter(envelope, memberships.name_charge(envelope), words.size, cost, keep)
+            # The charge goes by the label of its one vector.
+            context.enter(envelope, f"mask {membership.label(content).hex()}", words.size, cost, keep)
             covered = memberships.recall(envelope, self.comparable)
             if covered is None:  # charged before and dropped, unopened: another vector then tells nothing
                 keep()
@@ -143,9 +140,11 @@ class Masked(Release):
             raise MessageError("only sums are opened")
         memberships, study = context.memberships, envelope.study
         context.studies.check(study, question, envelope.release)
-        charge = context.describe(
-            envelope, memberships.count_numbers(study, step), self.price(context, study, question)
-        )
+        size = memberships.at(study).measure(step.content)
+        if size is None:
+            raise MaskError(f"{context.name} has not answered this question yet: ask it first")
+        cost = self.price(context, study, question)
+        charge = context.describe(envelope, size // WIRE.itemsize, cost.rho)
         with context.ledger.writing():
             opened = Opened(memberships.open(study, step, envelope.template, self.comparable))
         return context.reply(envelope, opened, charge)

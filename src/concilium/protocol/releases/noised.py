@@ -13,22 +13,17 @@ What else such a study asks, and whether a site takes part in it, is exact, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from concilium.errors import MessageError
 from concilium.privacy.mechanisms import add_laplace
 from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Laplace, Noise, Statistic, Summed
-from concilium.protocol.releases.exact import add_answers
 from concilium.protocol.releases.release import Release
 from concilium.protocol.site_context import SiteContext, price_epsilon
 from concilium.protocol.sums import Sum, write_sum
-
-if TYPE_CHECKING:
-    from concilium.protocol.run import Run
 
 
 class Noised(Release):
@@ -47,7 +42,7 @@ class Noised(Release):
         if not isinstance(question, Summed) or not isinstance(question.noise, Laplace):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as 'noised'")
         price = question.noise.price
-        context.ledger.check_room(price, "epsilon")
+        context.check_room(price_epsilon(price))
         cohort = question.select(context.view.each_by_itself).telling_all()
         words = question.compute(cohort).astype(np.int64)
 
@@ -57,6 +52,3 @@ class Noised(Release):
             return write_sum(noisy, question.binary_places)
 
         return context.charge(envelope, question.numbers, price_epsilon(price), let_out)
-
-    def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
-        return add_answers(run, question)

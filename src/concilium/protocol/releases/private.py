@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
-from concilium.privacy.accounting import rho_from_pure
+from concilium.privacy.manifest import Manifest
 from concilium.privacy.shares import draw_gaussian_share, draw_laplace_share, price_gaussian_shares
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.messages import Envelope, Refused
+from concilium.protocol.messages import Envelope
 from concilium.protocol.questions import Gathered, Gaussian, Laplace, Noise, Statistic, Summed
 from concilium.protocol.releases.masked import Masked
 from concilium.protocol.site_context import Cost, SiteContext, price_epsilon
-from concilium.protocol.studies import say_currency
 
 # A number under Laplace noise is further away than this many standard deviations once in e^70, under Gaussian noise
 # once in e^1250.
@@ -54,44 +53,30 @@ class Private(Masked):
     def select(self, context: SiteContext, question: Summed, encounters: int = 1) -> Cohort:
         return question.select(context.view.read_alone(encounters)).telling_all()
 
-    def find_least(self, context: SiteContext) -> int:
-        return 0
-
-    def price(self, context: SiteContext, study: str, question: Summed) -> Fraction:
-        """rho, from the question, the terms and the manifest alone. Statistics say what one row can change; a patient
-        has as many as the terms say (group privacy)."""
+    def price(self, context: SiteContext, study: str, question: Summed) -> Cost:
+        """From the question, the terms and the manifest alone. Statistics say what one row can change; a patient has as
+        many as the terms say (group privacy)."""
         encounters = context.studies.at(study).encounters
         if isinstance(question.noise, Laplace):
-            return rho_from_pure(encounters * question.noise.price)
+            return price_epsilon(encounters * question.noise.price)
         manifest, sensitivity = context.memberships.at(study).manifest, question.sensitivity
         assert sensitivity is not None  # `check_sum`
-        return price_gaussian_shares(
+        rho = price_gaussian_shares(
             encounters**2 * sensitivity.squared,
             question.variance,
             question.numbers,
             len(manifest.participants),
             manifest.colluders,
         )
+        return Cost(rho, rho, "rho")
 
-    def work_out(self, context: SiteContext, study: str, question: Summed) -> Cost:
-        if isinstance(question.noise, Laplace):
-            price = context.studies.at(study).encounters * question.noise.price
-            context.ledger.check_room(price, "epsilon")
-            return price_epsilon(price)
-        price = self.price(context, study, question)
-        _check_budget(context, price)
-        return Cost(price, price, "rho")
-
-    def protect(
-        self, context: SiteContext, study: str, question: Summed, words: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def protect(self, question: Summed, words: NDArray[np.int64], manifest: Manifest) -> NDArray[np.int64]:
         """With this site's share of the noise, drawn once: a repeated question gets the stored vector.
 
         The numbers are held to their public bound first, which moves no patient's part further. The noise is never
         clipped: a share that is cut at one site would be missing from the sum. It is added in the ring, so that what
         might wrap round (once in e^50, `bound`) wraps in the sum, whatever the patients are.
         """
-        manifest = context.memberships.at(study).manifest
         circle = len(manifest.participants), manifest.colluders
         if isinstance(question.noise, Laplace):
             noise = draw_laplace_share(words.size, question.noise.price, question.l1, *circle)
@@ -103,14 +88,3 @@ class Private(Masked):
     def bound(self, question: Summed) -> int:
         """With noise of NOISE_DEVIATIONS, beyond which it is once in e^50."""
         return question.largest + NOISE_DEVIATIONS * (math.isqrt(math.ceil(question.variance)) + 1)
-
-
-def _check_budget(context: SiteContext, price: Fraction) -> None:
-    """Refuse before computing what could not be paid."""
-    ledger = context.ledger
-    if ledger.settings.currency != "rho":
-        raise Refused(
-            "currency",
-            say_currency(ledger.settings.currency),
-        )
-    ledger.check_room(price, "rho")

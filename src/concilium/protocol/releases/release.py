@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class Release(ABC):
     """One of the ways in which answers leave a hospital.
 
+    bounded      whether what it lets out has a price: differential privacy
+    tells_each   whether each site may be told something else, since the house sees its numbers one by one anyway
     meaning      what it means for patients, in words, for the card
     by_site      whether the house sees each site's own numbers, and not sums over all sites alone
     comparable   whether sums over different circles of hospitals may be told: where not, leaving one out would tell its
@@ -47,15 +49,9 @@ class Release(ABC):
     sendings: ClassVar[int] = 1
     word: ClassVar[int | None] = None
 
-    @property
-    def bounded(self) -> bool:
-        """Whether what it lets out has a price: differential privacy."""
-        return RELEASES[self.name].bounded
-
-    @property
-    def tells_each(self) -> bool:
-        """Whether each site may be told something else, since the house sees its numbers one by one anyway."""
-        return self.by_site and not self.bounded
+    def __init__(self) -> None:
+        self.bounded = RELEASES[self.name].bounded
+        self.tells_each = self.by_site and not self.bounded
 
     @abstractmethod
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
@@ -65,9 +61,9 @@ class Release(ABC):
         """The site's half of what the release has to agree on with its sites, besides statistics."""
         raise MessageError(f"there is nothing to agree on under {self.name!r}")
 
-    @abstractmethod
     def add_up(self, run: Run, question: Summed) -> NDArray[np.int64]:
         """The house's half: the sum over all participants of what they answer."""
+        return run.add_answers(question)
 
     def warn(self, releases: Sequence[ReleaseCard], patients: Mapping[str, int | None]) -> list[str]:
         """What the card must warn of, given what the participants released and how many patients they say they have."""

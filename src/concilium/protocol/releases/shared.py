@@ -44,7 +44,7 @@ class Shared(Release):
     def answer(self, context: SiteContext, envelope: Envelope, question: Statistic) -> bytes:
         if not isinstance(question, Randomised):
             raise MessageError(f"a question of kind {question.kind!r} cannot be released as {self.name!r}")
-        context.ledger.check_room(question.price, "epsilon")
+        context.check_room(price_epsilon(question.price))
         cohort = question.select(context.view).telling_all()
         numbers = question.count(cohort)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from concilium.records.columns import say_plain
-from concilium.records.unit_factors import find_other_unit
+from concilium.records.units import find_other_unit
 
 GLUCOSE = (88.0, 100.0, 120.0)
 

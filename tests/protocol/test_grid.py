@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from concilium.errors import MessageError
 from concilium.policy.policy import Policy
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.binning import FEW_NUMBERS, GridCodes, bin_codes
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.grid import DECADES, YEARS, Grid, list_edges
+from concilium.protocol.grid import DECADES, FEW_NUMBERS, YEARS, Grid, GridCodes, bin_codes, list_edges
 from concilium.records.columns import Numbers
 from concilium.records.table import Records
 
