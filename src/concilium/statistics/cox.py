@@ -27,6 +27,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     PrivateMethod,
     QueryText,
@@ -215,6 +216,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     splines: Splines = field(default_factory=dict)
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()

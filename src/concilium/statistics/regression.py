@@ -22,6 +22,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     PrivateMethod,
     QueryText,
@@ -132,6 +133,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     splines: Splines = field(default_factory=dict)
     reference: Reference = field(default_factory=dict)
     interactions: Interactions = ()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from concilium.privacy.identity import Identity, has_fingerprint
 from concilium.protocol.terms import MEASURED, find_needs
 from concilium.records.delimited import look
 from concilium.records.sources import TEXT_FILES, is_text_file
+from concilium.statistics.results import draw_html
 from concilium.study.sources import read_table, read_tables, require_patients
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def _write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str
     return None if amount is None else str(amount - less)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyPlan:
     """The questions of one fit (`questions`), how many models each site may be asked for, and what sites have left.
 
@@ -109,11 +111,22 @@ class StudyPlan:
     unstated: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     steps_aside: Mapping[str, str] = field(default_factory=dict)
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
         """Kind, cost and note of each question of one fit, as people read them."""
         return self.questions.rows()[:-1]
+
+    def __repr__(self) -> str:
+        return (
+            f"StudyPlan({len(self.rows)} questions, {self.models} model{'' if self.models == 1 else 's'}, "
+            f"rho at most {shown(self.total)}, {'fits' if self.fits else 'does not fit'})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the questions with their prices."""
+        return f"<p><code>{escape(repr(self))}</code></p>{draw_html([('kind', 'rho', 'about'), *self.rows])}"
 
     @property
     def total(self) -> Fraction:
@@ -142,6 +155,7 @@ class StudyPlan:
             "unstated": list(self.unstated),
             "left_out": dict(self.left_out),
             "steps_aside": dict(self.steps_aside),
+            "passed_over": dict(self.passed_over),
         }
 
 
@@ -166,7 +180,8 @@ def plan_study(study: Study) -> StudyPlan:
     sites = _find_balances(study, method, questions, models)
     columns, steps_aside = _find_misfits(study, method)
     left_out = _find_left_out(study, method, columns)
-    return StudyPlan(questions, models, sites, _find_unstated(study), left_out, steps_aside)
+    unstated = _find_unstated(study)
+    return StudyPlan(questions, models, sites, unstated, left_out, steps_aside, study.passed_over)
 
 
 def plan_questions(study: Study, method: Method[Any]) -> Plan:
@@ -263,7 +278,7 @@ def plan_several(studies: Sequence[Study]) -> StudyPlan:
     sites = _add_together([plan.sites for plan in plans.values()], total)
     unstated = tuple(dict.fromkeys(name for plan in plans.values() for name in plan.unstated))
     left_out = {name: why for plan in plans.values() for name, why in plan.left_out.items()}
-    return StudyPlan(questions, first.models, sites, unstated, left_out)
+    return StudyPlan(questions, first.models, sites, unstated, left_out, passed_over=first.passed_over)
 
 
 def _add_together(by_method: Sequence[tuple[SiteBalance, ...]], total: Fraction) -> tuple[SiteBalance, ...]:
