@@ -114,6 +114,15 @@ def test_a_hospital_adapts_a_model_of_survival_by_outcomes_at_its_horizon(hospit
     assert adapted.predict_proba(fresh)[:, 1].mean() == pytest.approx(truth.mean(), abs=0.04)
 
 
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_hospitals_of_a_region_learn_risks_by_a_horizon(hospitals, release):
+    parts = [part for frame in hospitals.values() for part in (frame[::2], frame[1::2])]
+    sites = [cc.Site(f"site {place}", cc.Records.read(part)) for place, part in enumerate(parts)]
+    house = cc.House([cc.Region("north", cc.House(sites[:3])), *sites[3:]])
+    model = METHODS["tree"](**SURVIVAL, release=release).fit(house)
+    assert model.predict_proba(hospitals["a"])[:, 1].mean() == pytest.approx(0.51, abs=0.06)
+
+
 def make_view(frame: pd.DataFrame) -> View:
     return View(cc.Records.read(frame, schema={"t": "number"}), Policy(), division_key=b"a key" * 8)
 
