@@ -24,6 +24,8 @@ from sklearn.metrics import roc_auc_score
 import concilium as cc
 from concilium.cli.demo_patients import write_departments
 from concilium.errors import ConciliumError
+from concilium.models.prediction import NewPatients
+from concilium.protocol.attributes import recode
 from concilium.study import Study
 from concilium.study.sources import read_tables
 
@@ -88,6 +90,32 @@ def ask_trees(
     )
 
 
+def search_outcomes(model: cc.Consultation, tables: dict[str, cc.Records]) -> None:
+    """Whose outcome is certain to one who may ask, and knows all else of a patient: a row of the patient's cell has
+    patients of one outcome only."""
+    body = model.body
+    starts = np.cumsum([1, *body.widths])
+    sure = right = asked = 0
+    for table in tables.values():
+        patients = NewPatients(list_rows(table), model.card.dictionary)
+        found = [recode(one.attribute, patients) for one in (*body.by, *body.predictors)]
+        codes = [np.where(own == 0, 0, cells[own]) for own, cells in found]
+        for row, outcome in enumerate(table.values(TARGET)):
+            if outcome is None:
+                continue
+            asked += 1
+            cell = int(np.ravel_multi_index([one[row] for one in codes[: len(body.by)]], body.sizes))
+            own = [
+                0,
+                *(int(start + one[row]) for start, one in zip(starts, codes[len(body.by) :], strict=False)),
+            ]
+            classes = [np.flatnonzero(body.released[cell, one]) for one in own]
+            if single := [one[0] for one in classes if len(one) == 1]:
+                sure += 1
+                right += str(body.classes[single[0]]) == str(outcome)
+    print(f"a search of an exact or masked month: {sure} of {asked} outcomes are certain ({right} rightly)")
+
+
 def list_rows(table: cc.Records) -> list[dict[str, Any]]:
     columns = {name: table.values(name) for name in table.names}
     return [{name: values[row] for name, values in columns.items()} for row in range(len(table))]
@@ -98,6 +126,7 @@ def measure(
 ) -> dict[str, float]:
     """How a consultation answers, beside the pooled one."""
     told, known, truth, seconds, widened, patients_found = [], [], [], 0.0, [], []
+    held, widths = [], []
     place = list(map(str, pooled.classes_)).index(POSITIVE)
     for patient in patients[:limit]:
         entered = {name: value for name, value in patient.items() if name != TARGET and value is not None}
@@ -107,7 +136,11 @@ def measure(
         told.append(answer.chances[place])
         widened.append(answer.widened)
         patients_found.append(answer.patients)
-        known.append(pooled.ask(entered).chances[place])
+        other = pooled.ask(entered)
+        known.append(other.chances[place])
+        same = list(map(str, pooled.classes_)).index(str(answer.prediction))
+        held.append(answer.interval[0] <= other.chances[same] <= answer.interval[1])
+        widths.append(answer.interval[1] - answer.interval[0])
         truth.append(patient[TARGET] == POSITIVE)
     told, known, truth = map(np.array, (told, known, truth))
     return {
@@ -117,6 +150,8 @@ def measure(
         "auc": float(roc_auc_score(truth, told)),
         "brier": float(np.mean((told - truth) ** 2)),
         "ms": 1000 * seconds / len(told),
+        "held": float(np.mean(held)),
+        "width": float(np.mean(widths)),
         "patients": float(np.median(patients_found)),
     }
 
@@ -125,7 +160,8 @@ def say(name: str, figures: list[dict[str, float]]) -> None:
     mean = {key: float(np.mean([one[key] for one in figures])) for key in figures[0]}
     print(
         f"{name:44} answered {mean['answered']:.0f}  agrees {mean['agree']:.3f}  risk apart {mean['apart']:.3f}  AUC "
-        f"{mean['auc']:.3f}  Brier {mean['brier']:.3f}  {mean['ms']:.1f} ms  {mean['patients']:.0f} patients"
+        f"{mean['auc']:.3f}  Brier {mean['brier']:.3f}  interval holds pooled {mean['held']:.3f}, width "
+        f"{mean['width']:.3f}  {mean['ms']:.1f} ms  {mean['patients']:.0f} patients"
     )
 
 
@@ -169,12 +205,14 @@ def main() -> None:
         key: fit({"pooled": pooled_rows}, bins, chosen)
         for key, (bins, chosen) in {"all": (everything, columns), "few": (few, FEW)}.items()
     }
+    for chosen, bins in ((columns, everything), (FEW, few)):
+        search_outcomes(fit(kept, bins, chosen), kept)
     for release in ("exact", "masked"):
         model = fit(kept, everything, columns, release=release)
-        say(f"after, {release}: 9 predictors", [measure(model, pooled["all"], asked, QUESTIONS)])
-    say("after, exact: 3 predictors", [measure(fit(kept, few, FEW), pooled["few"], asked, QUESTIONS)])
+        say(f"after, {release}: 9 attributes", [measure(model, pooled["all"], asked, QUESTIONS)])
+    say("after, exact: 5 attributes", [measure(fit(kept, few, FEW), pooled["few"], asked, QUESTIONS)])
     for epsilon in EPSILONS:
-        for key, bins, chosen in (("9", everything, columns), ("3", few, FEW)):
+        for key, bins, chosen in (("9", everything, columns), ("5", few, FEW)):
             values = {name: grid["values"][name] for name in [*chosen, TARGET] if name in grid["values"]}
             models = [
                 fit(kept, bins, chosen, release="private", epsilon=epsilon, values=values)
@@ -182,9 +220,14 @@ def main() -> None:
             ]
             one = pooled["all" if key == "9" else "few"]
             say(
-                f"after, private, epsilon {epsilon:g} a month: {key} predictors",
+                f"after, private, epsilon {epsilon:g} a month: {key} attributes",
                 [measure(model, one, asked, QUESTIONS) for model in models],
             )
+    month = [asked[place % len(asked)] for place in range(MONTH)]
+    values = {name: grid["values"][name] for name in [*FEW, TARGET] if name in grid["values"]}
+    models = [fit(kept, few, FEW, release="private", epsilon=2, values=values) for _ in range(DRAWS)]
+    figures = [measure(model, pooled["few"], month, MONTH) for model in models]
+    say(f"{MONTH} questions of one month, private, epsilon 2 in all: 5 attributes", figures)
     ask_private_trees(kept, asked, dictionary, few, grid["values"])
 
 

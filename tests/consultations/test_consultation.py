@@ -10,6 +10,7 @@ import pytest
 
 import concilium as cc
 from concilium.consultations.cube import CubeBody, CubeColumn, make_tree
+from concilium.consultations.intervals import draw_counts
 from concilium.consultations.populations import find_population, say_cells, widen
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.protocol.attributes import Attribute
@@ -332,7 +333,7 @@ def test_without_predictors_the_answer_is_the_share_of_those_who_match():
         (
             {"age": 63},
             "",
-            "nobody is named who asks, and only some are on the list of this consultation: weiss",
+            r"nobody is named who asks \(--as NAME\), and only some are on the list of this consultation: weiss",
         ),
     ],
 )
@@ -381,3 +382,19 @@ def test_a_grid_attribute_that_nobody_has_is_a_sentence():
         HouseError, match="'hight' is in the grid and cannot be asked about: no hospital has it"
     ):
         cc.Consultation("y", grid=["hight"]).fit(open_sites())
+
+
+def test_draws_of_counts_have_the_law_of_a_normal_that_is_cut_at_zero():
+    from scipy.stats import truncnorm
+
+    counts, deviations = np.array([[0.0, 3.0], [40.0, 8.0]]), np.array([[5.0, 4.0], [6.0, 0.0]])
+    drawn = draw_counts(counts, deviations)
+    assert drawn.min() >= 0
+    assert (drawn[:, 1, 1] == 8.0).all()
+    for place in ((0, 0), (0, 1), (1, 0)):
+        mean, deviation = counts[place], deviations[place]
+        law = truncnorm(-mean / deviation, np.inf, mean, deviation)
+        levels = [0.025, 0.25, 0.5, 0.75, 0.975]
+        np.testing.assert_allclose(
+            np.quantile(drawn[:, *place], levels), law.ppf(levels), atol=0.02 * deviation
+        )

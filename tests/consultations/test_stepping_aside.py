@@ -83,7 +83,7 @@ def test_nobody_left_is_a_sentence():
 
 def test_the_plan_names_who_will_not_take_part(tmp_path):
     path = write_study(tmp_path)
-    path.write_text(path.read_text().replace("[consultation]", '[consultation]\non_misfit = "hospital"'))
+    path.write_text(path.read_text().replace("[study]", '[study]\non_misfit = "hospital"'))
     table = tmp_path / "east.csv"
     lines = [line.split(",") for line in table.read_text().splitlines()]
     table.write_text("".join(",".join([*line[:3], *line[4:]]) + "\n" for line in lines))  # without its ward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -25,7 +26,7 @@ pytest.importorskip("nvflare")
 POLICY = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
-methods = ["tree", "voting-trees", "rulefit", "discovery", "experts", "validation"]
+methods = ["tree", "voting-trees", "rulefit", "discovery", "experts", "validation", "consultation"]
 """
 
 STUDY = """
@@ -257,6 +258,49 @@ HOUSE = """[house]
 timeout = {timeout}
 on_loss = "{on_loss}"
 """
+
+
+def read_entries(network):
+    books = [cc.Ledger.open_readonly(network.ledger(site)) for site in SITES]
+    return [len(list(book.entries())) for book in books]
+
+
+def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(network, tmp_path):
+    signed = tmp_path / "weiss.pass"
+    vouched = run_command(
+        "identity",
+        "vouch",
+        network.ledger("north").with_name("north.ledger.identity"),
+        "Dr. Weiss",
+        "--role",
+        "surgery",
+        "--ends",
+        "2999-01-01",
+        "--out",
+        signed,
+    )
+    signer = network.identities["north"].fingerprint
+    assert signer in vouched.stdout
+    listed = f'[consultation]\ngrid = ["age"]\nenough = 5\nrequesters = ["surgery"]\nsigners = ["{signer}"]\n'
+    study = network.write_study("burns", describe("burns", "consultation", about="positive = 1", more=listed))
+    question = ["ask", study, "age=63", "bsa=55", "--kit", network.kits / PERSON]
+    without = network.run(*question)
+    assert (without.returncode, "this consultation is asked with a pass" in without.stderr) == (2, True)
+    refused, _ = network.submit(study, check=False)  # past the command that asks
+    assert refused.returncode == 2
+    assert "the house hands out no counts: this consultation is asked with a pass" in refused.stderr
+    before = read_entries(network)
+    first = network.run(*question, "--pass", signed)
+    assert first.returncode == 0, first.stderr
+    assert "Hospitals that answered: coast, north, south." in first.stdout
+    asked = read_entries(network)
+    assert min(after - ago for after, ago in zip(asked, before, strict=True)) > 0
+    begun = time.monotonic()
+    assert network.run(*question, "--pass", signed).stdout == first.stdout
+    assert time.monotonic() - begun < 3
+    shutil.rmtree(study.with_name("burns.asked"))  # another machine of somebody who may ask
+    assert network.run(*question, "--pass", signed).stdout == first.stdout
+    assert read_entries(network) == asked
 
 
 def describe_lossy(name, on_loss, timeout=600):

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import concilium as cc
 from concilium.cli.main import app
 from concilium.errors import ConciliumError, ModelError, StudyError
+from concilium.privacy.identity import Identity
 from concilium.protocol.terms import today
 from concilium.study import consulting
 from concilium.study.consulting import ask, find_release
@@ -111,6 +112,14 @@ def test_another_month_is_another_release_within_the_budget_of_a_month(tmp_path,
         ({"age": 63, "sex": "m"}, "gray", "'gray' is not on the list of this consultation: weiss"),
         ({"ward": "a"}, "weiss", "nothing says which patients are like this one: give age or sex"),
         ({"agee": 63}, "weiss", "nobody is asked about 'agee'; did you mean 'age'"),
+        ({"age": 63, "y": "yes"}, "weiss", "'y' is the outcome that is asked about: leave it out"),
+        (
+            {"age": 63, "pressure": "16 kPa"},
+            "weiss",
+            "pressure has the unit 'kPa', and the dictionary says none: give the number alone",
+        ),
+        ({"age": 500}, "weiss", "age = 500 is impossible: 0 to 120"),
+        ({"resourceType": "Patient"}, "weiss", "is no Bundle: give the patient's Bundle"),
     ],
 )
 def test_what_cannot_be_asked_is_said_before_any_hospital_is_asked(tmp_path, patient, requester, said):
@@ -142,6 +151,46 @@ def test_another_method_or_a_fixed_month_is_no_standing_consultation(tmp_path):
         ask(tmp_path / "tree.json", PATIENT)
 
 
+@pytest.mark.parametrize(
+    ("change", "policy", "said"),
+    [
+        (
+            ('ends = "2999-01-01"', 'ends = "2020-01-31"'),
+            "",
+            "this consultation ended on 2020-01-31: hospitals must agree to a new one",
+        ),
+        (
+            ("", ""),
+            "[budget]\ntotal = 20\nper_month = '0.01'\n",
+            "has no room for that .*is left in this month.*nothing was",
+        ),
+        (
+            ("", ""),
+            '[budget]\ntotal = 20\n[agree]\nreleases = ["private"]\ntargets = ["death"]\n',
+            r"north, south, east, west did not agree .*concilium studies agree LEDGER .*ask again when they have",
+        ),
+        (("", ""), '[houses]\nother = "{other}"\n', "north will refuse: .*nothing was asked"),
+        (('records = "north.csv"', 'records = "gone.csv"'), "", "there is no file .*gone.csv"),
+    ],
+    ids=["ended", "spent", "outcome", "left", "gone"],
+)
+def test_an_agreement_that_does_not_hold_is_one_sentence_and_costs_nothing(change, policy, said, tmp_path):
+    path = write_study(tmp_path, "private")
+    path.write_text(path.read_text().replace(*change))
+    own, other = Identity.at(tmp_path / "house.identity"), Identity.create()
+    assert own.fingerprint != other.fingerprint
+    if policy:
+        (tmp_path / "policy.toml").write_text(policy.format(other=other.fingerprint))
+    with pytest.raises(ConciliumError, match=said) as refused:
+        ask(path, PATIENT, requester="weiss")
+    assert "\n" not in str(refused.value)
+    for name in SITES:
+        if (tmp_path / f"{name}.ledger").exists():
+            with cc.Ledger.open_readonly(tmp_path / f"{name}.ledger") as book:
+                assert not book.spent()
+    assert not find_release(path, today().isoformat()[:7]).exists()
+
+
 def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
     path = write_study(tmp_path, "private")
     ask(path, PATIENT, requester="weiss")
@@ -150,6 +199,20 @@ def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
     with pytest.raises(ConciliumError, match=r"once a month: .*put its folder back"):
         ask(path, PATIENT, requester="weiss")
     assert read_ledgers(tmp_path) == paid
+
+
+def test_a_form_asks_for_what_the_file_names_or_what_was_released(tmp_path):
+    path, run = write_study(tmp_path), CliRunner()
+    filled = run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n")
+    assert filled.exit_code == 0, filled.output
+    assert "Patients like this one: age 45 or above, sex m; 117 patients." in filled.output
+    text = path.read_text()
+    bare = text[: text.index("[values]")] + text[text.index("[house]") :]
+    path.write_text(bare)
+    assert run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n").exit_code == 0
+    shutil.rmtree(tmp_path / "ward.asked")
+    said = run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n")
+    assert "names no attributes that a form could ask for before the first release" in said.output
 
 
 def test_the_command_answers_in_words_and_as_data(tmp_path):

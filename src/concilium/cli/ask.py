@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
+from concilium.errors import ModelError
+
+if TYPE_CHECKING:
+    from concilium.cli.consult import Patient
 
 
 def ask(
@@ -18,14 +22,35 @@ def ask(
         ),
     ],
     patient: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="PATIENT", help="A JSON file, - for standard input, or attribute=value pairs."
+            metavar="[PATIENT]",
+            help="A JSON file (a FHIR Bundle too), - for standard input, or attribute=value pairs; without it, a form.",
         ),
-    ],
+    ] = None,
     requester: Annotated[
         str, typer.Option("--as", metavar="NAME", help="Who asks, where the agreement lists names.")
     ] = "",
+    signed: Annotated[
+        Path | None,
+        typer.Option(
+            "--pass",
+            metavar="FILE",
+            envvar="CONCILIUM_PASS",
+            help="Your pass, signed by your hospital (`concilium identity vouch`), where the agreement wants one.",
+        ),
+    ] = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option(
+            "--kit",
+            metavar="DIR",
+            help="Your own kit: hospitals are on machines of their own, and the house releases each month's counts.",
+        ),
+    ] = None,
+    oldest: Annotated[
+        int, typer.Option(metavar="DAYS", min=0, help="Of a FHIR Bundle, how old an observation may be.")
+    ] = 365,
     as_json: Json = False,
 ) -> None:
     """Ask hospitals about patients like this one: how many, how likely, why, and what to measure next.
@@ -36,17 +61,30 @@ def ask(
     \b
     Examples:
       concilium ask heart.toml age=63 sex=male "chol=240 mg/dl"
-      concilium ask heart.toml patient.json --as "Dr. Weiss"
+      concilium ask heart.toml
+      concilium ask heart.toml bundle.json --as "Dr. Weiss"
+      concilium ask heart.toml age=63 sex=male --kit kits/ana@example.org
       concilium ask heart.asked/2026-11/model.json age=63 sex=m --json
     """
     import msgspec
 
     from concilium.cli.consult import read_patients
+    from concilium.consultations.passes import RequesterPass
     from concilium.study.consulting import ask as ask_about
 
+    if signed is not None and requester:
+        raise ModelError("say who asks by a name (--as) or by a pass (--pass), not by both")
+    who = requester if signed is None else RequesterPass.read(signed)
+    tell = None if as_json else warn
+    fetch = None
+    if kit is not None:
+        from concilium.cli.flare import open_fetch
+
+        fetch, own = open_fetch(kit, consultation, who, warn)
+        who = who or own
+    patients = read_patients(patient) if patient else [_fill_in(consultation, elsewhere=kit is not None)]
     answers = [
-        ask_about(consultation, one, requester=requester, tell=None if as_json else warn)
-        for one in read_patients(patient)
+        ask_about(consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest) for one in patients
     ]
     if as_json:
         plain = [msgspec.to_builtins(one) for one in answers]
@@ -56,3 +94,26 @@ def ask(
         if len(answers) > 1:
             say(("" if number == 1 else "\n") + f"patient {number}")
         say(str(answer))
+
+
+def _fill_in(consultation: Path, *, elsewhere: bool) -> Patient:
+    """A form: every attribute in turn, the grid first. What is impossible is asked for again."""
+    from concilium.consultations.answers import read_request
+    from concilium.records.dictionary import describe_entry
+    from concilium.study.consulting import list_attributes
+
+    entries = list_attributes(consultation, elsewhere=elsewhere)
+    patient: Patient = {}
+    warn("Press Enter for what is not known.")
+    for name, entry in entries.items():
+        hint = f" ({describe_entry(entry)})" if entry is not None else ""
+        while text := typer.prompt(f"{name}{hint}", default="", show_default=False, err=True).strip():
+            try:
+                known = {one: found for one, found in entries.items() if found is not None}
+                read_request({name: text}, [name], list(entries), known)
+            except ModelError as error:
+                warn(str(error))
+            else:
+                patient[name] = text
+                break
+    return patient

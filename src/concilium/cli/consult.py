@@ -61,6 +61,10 @@ def consult(
 
     method = load(model)
     patients = read_patients(patient, courses=method.reads_courses)
+    if any("resourceType" in one for one in patients):
+        raise ModelError(
+            "this is a FHIR resource: `concilium ask` reads one; here give attribute=value, or JSON"
+        )
     _refuse_misspelt(patients, {*method.attributes_, *Query.parse(method.query).attributes})
     explanations = [method.explain(row, anyway=anyway) for row in patients]
     if picture is not None:
@@ -102,7 +106,7 @@ def _refuse_misspelt(patients: list[Patient], attributes: set[str]) -> None:
 
 def read_patients(arguments: list[str], *, courses: bool = False) -> list[Patient]:
     """The patients that the command line names: at least one, or ModelError. With `courses`, a value may be a list of
-    numbers in order."""
+    numbers in order. A FHIR resource is left as it is."""
     first = arguments[0]
     if len(arguments) == 1 and first == "-":
         return _read_text(sys.stdin.read(), courses)
@@ -157,7 +161,7 @@ def _read_json(text: str, where: str, courses: bool = False) -> list[Patient]:
             raise ModelError(
                 f'{where}: a patient is an object such as {{"age": 63}}; got {json.dumps(patient)[:60]}'
             )
-        for name, value in patient.items():
+        for name, value in () if "resourceType" in patient else patient.items():
             if isinstance(value, dict if courses else list | dict):
                 raise ModelError(f"{where}: {name!r} must be text, a number, true, false or null")
     return patients

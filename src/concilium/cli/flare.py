@@ -26,6 +26,7 @@ from concilium.errors import (
 )
 
 if TYPE_CHECKING:
+    from concilium.consultations.passes import RequesterPass
     from concilium.study import Study
     from concilium.transports.flare.kit import Kit
 
@@ -272,6 +273,28 @@ def unit(
     )
 
 
+def open_fetch(
+    kit: Path, study: Path, requester: str | RequesterPass, tell: Tell
+) -> tuple[Callable[[Study, Path, bool], object], str]:
+    """What gets a month's release of a consultation from the house, by one job; and whose kit it is."""
+    require_flare()
+    from concilium.consultations.passes import RequesterPass
+    from concilium.transports.flare.kit import Kit
+    from concilium.transports.flare.submitting import submit_study
+
+    own = Kit.open(kit, "person")
+    shown = requester.encoded.decode() if isinstance(requester, RequesterPass) else ""
+
+    def fetch(dated: Study, folder: Path, resume: bool) -> None:
+        submit = functools.partial(
+            submit_study, dated, open_own(own), folder, shown=shown, tell=tell, warn=warn
+        )
+        again = ["concilium", "ask", str(study), "PATIENT", "--kit", str(kit)]
+        submit_until(dated, submit, again, resume, dated.house.patience, tell, resumed_by="")
+
+    return fetch, own.name
+
+
 def open_own(kit: Kit) -> Kit:
     """A person's kit, with a warning where its certificate ends soon."""
     if warning := kit.check_dates():
@@ -280,12 +303,18 @@ def open_own(kit: Kit) -> Kit:
 
 
 def submit_until(
-    study: Study, submit: Callable[..., R], again: list[str], resume: bool, patience: float, tell: Tell
+    study: Study,
+    submit: Callable[..., R],
+    again: list[str],
+    resume: bool,
+    patience: float,
+    tell: Tell,
+    resumed_by: str = "--resume",
 ) -> R:
     """Submit a study, again where stewards have to decide first, as long as patience lasts. `again` is the command that
     was given."""
     until, pause, said = time.monotonic() + patience, FIRST_PAUSE, False
-    hint = shlex.join([*again, "--resume"])
+    hint = shlex.join([*again, *filter(None, [resumed_by])])
     while True:
         try:
             return submit(resume=resume)

@@ -95,3 +95,28 @@ def rotate(
             "- the house enters the new one under [sites] of its local/concilium.toml, and the old one under [revoked]"
         )
         say("- masked questions that were opened before are not opened again with this hospital's new key")
+
+
+@app.command(short_help="Sign a pass: who somebody is, and may ask as.")
+def vouch(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The hospital's identity file.", exists=True)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who it is for.")],
+    ends: Annotated[str, typer.Option(metavar="DAY", help="The last day, such as 2027-06-30.")],
+    out: Annotated[Path, typer.Option(metavar="PASS", help="The file of the pass.")],
+    role: Annotated[list[str] | None, typer.Option(help="A role of theirs; may be given again.")] = None,
+) -> None:
+    """Sign a pass with which somebody asks hospitals about patients like theirs (`concilium ask --pass`).
+
+    A consultation lists who may ask, by name or role, and whose passes count (`signers`: fingerprints). Whoever has
+    the file is taken for its owner until its last day: keep it as a key card.
+
+    \b
+    Example:
+      concilium identity vouch north.ledger.identity "Dr. Weiss" --role cardiology --ends 2027-06-30 --out weiss.pass
+    """
+    from concilium.consultations.passes import RequesterPass
+    from concilium.privacy.identity import Identity
+
+    signed = RequesterPass.sign(Identity.load(file), name, role or (), ends=ends)
+    signed.save(out)
+    say(f"{out}: {name} until {signed.ends}, signed by {signed.signer}")

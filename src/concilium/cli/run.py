@@ -189,6 +189,8 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit a
         say(f"{release} releases have no bound: epsilon is unlimited, whatever the budget")
     for column in plan.unstated:
         say(say_missing(column))
+    for name, why in plan.passed_over.items():
+        say(escape_controls(f"{name} is not chosen: it {why}"))
     for name, column in plan.steps_aside.items():
         say(escape_controls(f"{name} will not take part: it has no column {column!r}, which the study needs"))
     if plan.left_out:

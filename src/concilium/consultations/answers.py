@@ -30,6 +30,8 @@ class ConsultationAnswer(Explanation):
     measure_next  the attribute, not entered, that would move the answer most; None where there is none
     hospitals     those whose patients are counted
     missing       those that were asked and are not among them, each with why
+    resources     of a FHIR bundle, what each attribute was read from
+    too_old       attributes whose latest resource is too old to be used, with it
     """
 
     population: str = ""
@@ -38,6 +40,8 @@ class ConsultationAnswer(Explanation):
     measure_next: str | None = None
     hospitals: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
+    too_old: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,12 @@ def read_request(
     predictors: Collection[str],
     dictionary: Entries,
     query: str = "",
+    *,
+    target: str = "",
+    numbers: Collection[str] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """A patient's values by the dictionary, and the names that nobody asks about.
+    """A patient's values by the dictionary, and the names that nobody asks about; `numbers` are attributes that are
+    numbers, whether or not the dictionary has them.
 
     ModelError for the first value that is impossible, before anything is sent.
     """
@@ -111,6 +119,8 @@ def read_request(
     read: dict[str, Any] = {}
     unused: list[str] = []
     for name, value in read_patient(patient).items():
+        if name == target:
+            raise ModelError(f"{name!r} is the outcome that is asked about: leave it out")
         entry = dictionary.get(name)
         if name not in asked:
             found = [
@@ -126,7 +136,7 @@ def read_request(
             name, entry = found[0], dictionary.get(found[0])
         if name in read:
             raise ModelError(f"{name!r} is given twice")
-        read[name] = _read_value(name, value, entry)
+        read[name] = _read_value(name, value, entry, name in numbers)
     if grid and all(read.get(name) is None for name in grid):
         raise ModelError(
             f"nothing says which patients are like this one: give {' or '.join(grid)}, such as {next(iter(grid))}=..."
@@ -134,7 +144,7 @@ def read_request(
     return read, unused
 
 
-def _read_value(name: str, value: Any, entry: DictionaryEntry | None) -> Any:
+def _read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: bool) -> Any:
     """A value as the cube has it; a number may carry its unit."""
     if value is None:
         return None
@@ -146,7 +156,7 @@ def _read_value(name: str, value: Any, entry: DictionaryEntry | None) -> Any:
             raise ModelError(f"{name} = {say_plain(value)} is no value of it: {describe_entry(entry)}")
         return found
     clinical = find_range(name) if entry is None and len(name) >= LEAST_NAME else None
-    if entry is None and clinical is None:
+    if entry is None and clinical is None and not is_number:
         return value
     unit = entry.unit if entry is not None else clinical.unit if clinical is not None else ""
     number = _read_number(name, value, unit, entry)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -33,21 +34,27 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
+from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
+from concilium.consultations.intervals import find_interval
+from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
-from concilium.errors import HouseError, ModelError, StudyError, name_some
+from concilium.errors import HouseError, MaskError, ModelError, StudyError, name_some
 from concilium.models.explanation import Explanation, say_share
+from concilium.models.intervals import Interval
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, NewPatients
 from concilium.models.private_start import plan_start, start
 from concilium.models.threshold import CallingRule, decide
-from concilium.parameters import MOST_COUNTED, Parameter, choice, names, text, whole
+from concilium.parameters import MOST_COUNTED, Parameter, names, text, whole
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.privacy.identity import read_fingerprint
 from concilium.protocol.attributes import recode
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import say_value
+from concilium.records.query import Query
 from concilium.trees.naive_bayes import (
     NaiveBayes,
     NaiveBayesBody,
@@ -67,6 +74,7 @@ from concilium.trees.schemas import (
 from concilium.trees.settling import find_path
 
 USUAL_GRID = ("age", "sex")
+LEAST_NOISE = 1e-9  # of counts that have noise, and are drawn to what cells have in common
 
 
 def _read_month(value: Any) -> str:
@@ -115,19 +123,19 @@ class Consultation(TreeMethod[CubeBody]):
             "a population is widened until so many patients match",
         ),
     ] = 50
-    on_misfit: Annotated[
-        str,
-        Parameter(
-            "'attribute' or 'hospital'",
-            choice("attribute", "hospital"),
-            "what is left out where a hospital lacks, withholds or coarsens a stated attribute: it for all, or that "
-            "hospital; card and answers name it",
-        ),
-    ] = "attribute"
     requesters: Annotated[
         Sequence[str] | None,
         Parameter(
-            "a list of names", names, "who may ask, by name, as their hospital vouches; None: not said"
+            "a list of names", names, "who may ask, by name or by a role of their pass; None: not said"
+        ),
+    ] = None
+    signers: Annotated[
+        Sequence[str] | None,
+        Parameter(
+            "a list of names",
+            names,
+            "the fingerprints of hospitals whose passes count; then a pass shows who asks (`--pass`); None: whoever "
+            "asks states a name",
         ),
     ] = None
     month: Annotated[
@@ -161,6 +169,11 @@ class Consultation(TreeMethod[CubeBody]):
                     f"a private Consultation states its grid: give bins or values of {absent[0]!r}, so that cells are "
                     "public before anybody is counted"
                 )
+        for one in self.signers or ():
+            try:
+                read_fingerprint(one)
+            except MaskError as error:
+                raise StudyError(f"'signers' of a Consultation: {error}") from None
         if self.ends and self.month > self.ends[:7]:
             raise StudyError(f"the agreement ended on {self.ends}, before the month {self.month}")
 
@@ -187,10 +200,7 @@ class Consultation(TreeMethod[CubeBody]):
 
     @property
     def required_columns(self) -> frozenset[str]:
-        if self.on_misfit == "attribute":
-            return super().required_columns
-        stated = {*self.bins, *self.values} if self.attributes is None else {*self.attributes}
-        return frozenset({self.target, *(self.grid or ()), *stated})
+        return super().required_columns | ({*(self.grid or ())} if self.spares_misfits else set())
 
     def plan(self) -> Plan:
         said = f"counts by cell of the grid, by predictor and by {self.target}: once"
@@ -207,7 +217,7 @@ class Consultation(TreeMethod[CubeBody]):
     def draft(self, *, models: int = 1) -> Draft:
         """What hospitals are asked to agree to. The release of a month is one study, whoever of the house asks for it
         and however often: hospitals give the answer that they stored."""
-        drafted = replace(super().draft(models=models), spares_misfits=self.on_misfit == "hospital")
+        drafted = super().draft(models=models)
         if not self.month:
             return drafted
         last = find_last_day(self.month)
@@ -223,6 +233,12 @@ class Consultation(TreeMethod[CubeBody]):
         counts = yield self._ask(schema, places)
         warnings = find_oddities(self, schema, seen)
         body, said = self._finish(schema, places, counts, 0.0)
+        if revealed := body.count_revealed():
+            warnings.append(
+                f"at least {revealed:,} of {int(body.released[:, 0].sum()):,} patients stand in counts of one outcome "
+                "only, so that whoever knows their attributes learns it: cut wider bands, ask about fewer attributes, "
+                "or take release = 'private'"
+            )
         return Learned(body, {site: own.patients for site, own in seen.items()}, warnings, said)
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[CubeBody]]:
@@ -324,18 +340,12 @@ class Consultation(TreeMethod[CubeBody]):
         stated = round_rows(body.tabulate(chosen, body.estimated))
         measured = np.rint(body.tabulate(chosen, body.measured)).astype(np.int64)
         learned = make_body(body.target, body.query, schema, stated, measured, 0 if body.variance else 1)
-        cells = len(body.find_cells(chosen))
-        of_classes = cells * body.variance / body.precision
-        trees = []
-        for place, nodes in enumerate(learned.attributes):
-            inside = body.sizes[spanned[place]] if place < len(spanned) else 1
-            of_values = of_classes / inside if place < len(spanned) else cells * body.variance
-            trees.append(
-                [
-                    msgspec.structs.replace(node, variance=of_values if number else of_classes)
-                    for number, node in enumerate(nodes)
-                ]
-            )
+        # What noise leaves of a count is in the estimate: none is hidden as no more than noise.
+        variance = LEAST_NOISE if body.variance else 0.0
+        trees = [
+            [msgspec.structs.replace(node, variance=variance) for node in nodes]
+            for nodes in learned.attributes
+        ]
         said = [] if body.variance else self._find_beforehand(chosen, stated, learned.class_shares)
         return msgspec.structs.replace(learned, attributes=trees, decided=body.decided, beforehand=said)
 
@@ -375,8 +385,26 @@ class Consultation(TreeMethod[CubeBody]):
             find_path(tree, patient, dictionary)[-1] if name in patient else 0
             for name, tree in zip(learned.names, learned.trees, strict=True)
         ]
-        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these")
+        reached = [node if learned.speaks(number)[node] else 0 for number, node in enumerate(reached)]
+        find = None
+        if body.variance:
+            find = partial(self._find_interval, population.chosen, learned, reached)
+        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these", find)
         return population, said, find_next(learned, reached, patient, said)
+
+    def _find_interval(
+        self, chosen: Chosen, learned: NaiveBayesBody, reached: Sequence[int], best: int
+    ) -> Interval:
+        """The interval of a class under noise, for a patient who reaches these nodes."""
+        body, start, rows = self.body, 1, []
+        columns = [*(body.by[place] for place in body.find_spanned(chosen)), *body.predictors]
+        nodes = dict(zip(learned.names, reached, strict=True))
+        for column in columns:
+            if node := nodes.get(column.name, 0):
+                rows.append(start + column.attribute.in_branch_order[node - 1])
+            start += column.attribute.size
+        counts, measured = (body.tabulate(chosen, one) for one in (body.estimated, body.measured))
+        return find_interval(counts, measured, body.find_deviations(chosen), rows, learned, reached, best)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         population, said, following = self._look_up(patient)
@@ -404,8 +432,11 @@ class Consultation(TreeMethod[CubeBody]):
             )
         return said
 
-    def ask(self, patient: Mapping[str, Any], *, requester: str = "") -> ConsultationAnswer:
+    def ask(
+        self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "", oldest: int = OLDEST
+    ) -> ConsultationAnswer:
         """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
+        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`).
 
         Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
         patient of whom no attribute of the grid is known, a requester who is not on the list, an agreement that has
@@ -413,12 +444,22 @@ class Consultation(TreeMethod[CubeBody]):
         """
         self.check_request(requester)
         names_ = [one.name for one in self.body.by], [one.name for one in self.body.predictors]
-        read, unused = read_request(patient, *names_, self.card.dictionary, self.query)
+        bundled = None
+        if is_bundle(patient):
+            known = {*names_[0], *names_[1], *Query.parse(self.query).attributes}
+            bundled = read_bundle(patient, sorted(known), self.card.dictionary, today(), oldest)
+            patient = bundled.values
+        numbers = [one.name for one in (*self.body.by, *self.body.predictors) if one.edges]
+        read, unused = read_request(
+            patient, *names_, self.card.dictionary, self.query, target=self.target, numbers=numbers
+        )
         answer = self.explain(read)
         if answer.outside:
             raise ModelError(" ".join(answer.sentences[:-1]))
         population, _, following = self._look_up(read)
-        said = (f"Not part of this consultation, and so not used: {', '.join(unused)}.",) if unused else ()
+        said = tuple(bundled.say()) if bundled is not None else ()
+        if unused:
+            said += (f"Not part of this consultation, and so not used: {', '.join(unused)}.",)
         return ConsultationAnswer(
             **{**vars(answer), "sentences": (*answer.sentences, *said), "notes": (*answer.notes, *said)},
             population=say_cells(self.body, population.chosen, self.card.dictionary),
@@ -427,15 +468,27 @@ class Consultation(TreeMethod[CubeBody]):
             measure_next=None if following is None else following.name,
             hospitals=tuple(site.name for site in self.card.sites),
             missing=self.card.find_missing_sites(),
+            resources=bundled.used if bundled is not None else {},
+            too_old=bundled.too_old if bundled is not None else {},
         )
 
-    def check_request(self, requester: str = "") -> None:
+    def check_request(self, requester: str | RequesterPass = "") -> None:
         """ModelError where nobody, or not this requester, may ask today."""
         now = today().isoformat()
-        if self.requesters is not None and requester not in self.requesters:
-            who = f"{requester!r} is" if requester else "nobody is named who asks, and only some are"
+        if isinstance(requester, RequesterPass):
+            requester.check(self.signers if self.signers is not None else [requester.signer], now)
+            who, listed = requester.name, requester.listed_as
+        else:
+            who, listed = requester, (requester,)
+            if self.signers is not None:
+                raise ModelError(
+                    "this consultation is asked with a pass (--pass FILE), signed by a hospital of the agreement: "
+                    f"{name_some(self.signers)}"
+                )
+        if self.requesters is not None and not {*listed} & {*self.requesters}:
+            whose = f"{who!r} is" if who else "nobody is named who asks (--as NAME), and only some are"
             raise ModelError(
-                f"{who} {'not ' if requester else ''}on the list of this consultation: {name_some(self.requesters)}"
+                f"{whose} {'not ' if who else ''}on the list of this consultation: {name_some(self.requesters)}"
             )
         if self.ends and now > self.ends:
             raise ModelError(f"this consultation ended on {self.ends}: hospitals must agree to a new one")

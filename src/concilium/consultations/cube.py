@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,9 +32,24 @@ from concilium.protocol.splits import Split
 
 MOST_CELLS = 4096
 ROUNDS = 20
+# By what part the count of a value in a class may plausibly differ from what its parent lets expect.
+PLAUSIBLE = 0.2
 Table = NDArray[np.float64]
 # Of each attribute of the grid the cells that a population takes in; None: all of them.
 Chosen = tuple[tuple[int, ...] | None, ...]
+
+
+class Drawn(NamedTuple):
+    """Estimated counts [cell, row, class], with the variance that each has by itself, and the deviation that it shares
+    with its siblings."""
+
+    counts: Table
+    own: Table
+    shared: Table
+
+    def repeat(self, times: int) -> Drawn:
+        """The same for each of so many children."""
+        return Drawn(*(np.repeat(one, times, axis=0) for one in self))
 
 
 class CubeColumn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,22 +156,35 @@ class CubeBody(
             adjusted[:, block] += ((adjusted[:, 0] - total) / width)[:, None, :]
         return adjusted
 
-    @cached_property
+    @property
     def estimated(self) -> Table:
         """The counts to predict by, [cell, row, class]: those measured, drawn towards the levels above, none below
         zero. Without noise there are as many patients of each class, and of each value, as were counted."""
+        return self._drawn.counts
+
+    @cached_property
+    def _drawn(self) -> Drawn:
         above: Table = self.measured.sum(axis=0, keepdims=True)
+        variance = float(len(self.counts)) * self.variance
         if self.everybody:
             cells = len(self.counts)  # of which the sum has as many times the noise
             asked = self._add_up(np.array([self.everybody], dtype=np.float64))
             above = (cells * asked + above) / (cells + 1)
+            variance = cells * self.variance / (cells + 1)
         above = np.maximum(above, 0)
+        drawn = Drawn(above, above + variance, np.zeros_like(above))
         for level in range(1, len(self.by) + 1):
             cells, rest = math.prod(self.sizes[:level]), math.prod(self.sizes[level:])
             own = self.measured.reshape(cells, rest, *self.measured.shape[1:]).sum(axis=1)
-            parents = np.repeat(above, self.sizes[level - 1], axis=0)
-            above = self._draw(own, parents, rest * self.variance)
-        return above if self.variance else self._rake(above)
+            drawn = self._draw(own, drawn.repeat(self.sizes[level - 1]), rest * self.variance)
+        return drawn if self.variance else Drawn(self._rake(drawn.counts), drawn.own, drawn.shared)
+
+    def find_deviations(self, chosen: Chosen) -> Table:
+        """Standard deviations of a population's estimates, as `tabulate` has them: noise, chance, and how far cells may
+        be from what their parents let expect. What cells take from one parent errs together."""
+        own = self.tabulate(chosen, self._drawn.own)
+        shared = self.tabulate(chosen, self._drawn.shared)
+        return np.sqrt(own + shared**2)
 
     def _rake(self, drawn: Table) -> Table:
         """Tables with the associations of these and the margins that were counted (Deming and Stephan, Ann. Math. Stat.
@@ -169,32 +198,42 @@ class CubeBody(
                 raked[:, block] *= _divide(values, raked[:, block].sum(axis=2, keepdims=True))
         return raked
 
-    def _draw(self, own: Table, parents: Table, variance: float) -> Table:
+    def _draw(self, measured: Table, parents: Drawn, variance: float) -> Drawn:
         """Tables of sibling cells, each drawn towards what its parent lets expect of so many patients. A block of k
         counts that differs from that by D on average, beside noise and sampling N, is believed by 1 - N / D."""
-        patients = np.maximum(own[:, 0].sum(axis=1), 0)
-        everyone = np.maximum(parents[:, 0].sum(axis=1), 1e-9)
-        drawn = np.empty_like(own)
+        patients = np.maximum(measured[:, 0].sum(axis=1), 0)
+        everyone = np.maximum(parents.counts[:, 0].sum(axis=1), 1e-9)
+        drawn, own, shared = (np.empty_like(measured) for _ in range(3))
         ratio = (patients / everyone)[:, None, None]
         for block in (slice(0, 1), *self.blocks):
-            expected = parents[:, block] * ratio
+            expected = parents.counts[:, block] * ratio
             size = expected[0].size
-            doubt = size * variance + expected.sum(axis=(1, 2))
-            apart = ((own[:, block] - expected) ** 2).sum(axis=(1, 2))
+            noise = variance / (1 if block.start else self.precision)
+            doubt = size * noise + expected.sum(axis=(1, 2))
+            apart = ((measured[:, block] - expected) ** 2).sum(axis=(1, 2))
             spread = max(float((apart - doubt).sum()), 0.0) / max(float((patients**2).sum()), 1.0)
-            trust = spread * patients**2 / np.maximum(spread * patients**2 + doubt, 1e-9)
-            drawn[:, block] = expected + trust[:, None, None] * (own[:, block] - expected)
+            trust = (spread * patients**2 / np.maximum(spread * patients**2 + doubt, 1e-9))[:, None, None]
+            drawn[:, block] = expected + trust * (measured[:, block] - expected)
+            own[:, block], shared[:, block] = noise + np.maximum(expected, 0), 0.0
             if block.start == 0:  # of a predictor, what patients of each class have in the parent cell
                 classes = np.maximum(drawn[:, :1], 0)
-                ratio = np.divide(
-                    classes, parents[:, :1], out=np.zeros_like(classes), where=parents[:, :1] > 0
-                )
+                ratio = _divide(classes, parents.counts[:, :1])
+                continue  # class counts have little noise: they are held to be no better than they were measured
+            # What cells differ by is estimated from few of them: a standard error more, as far as that is plausible.
+            likely = np.maximum(expected, 0)
+            error = math.sqrt(2 * float((doubt**2).sum()) / size) / max(float((patients**2).sum()), 1.0)
+            total = np.maximum(likely.sum(axis=(1, 2)), 1e-9)
+            unlike = ((spread + error) * patients**2 / total)[:, None, None] * likely
+            unlike = np.minimum(unlike, (PLAUSIBLE * likely) ** 2)
+            own[:, block] = trust**2 * (noise + likely) + (1 - trust) ** 2 * unlike
+            deviations = np.sqrt(parents.own[:, block] + parents.shared[:, block] ** 2)
+            shared[:, block] = (1 - trust) * ratio * deviations
         drawn = np.maximum(drawn, 0)
         # Tables count the patients of the cell, whom the class counts say best.
         for block in self.blocks:
             sums = drawn[:, block].sum(axis=1, keepdims=True)
             drawn[:, block] *= _divide(drawn[:, :1], sums)
-        return drawn
+        return Drawn(drawn, own, shared)
 
     def find_cells(self, chosen: Chosen) -> NDArray[np.intp]:
         """The numbers of the cells that a population takes in."""
@@ -207,6 +246,11 @@ class CubeBody(
         cells = self.find_cells(chosen)
         noise = math.sqrt(len(cells) * len(self.classes) * self.variance / self.precision)
         return float(self.measured[cells, 0].sum()), noise
+
+    def count_revealed(self) -> int:
+        """How many patients at least stand in a count beside which all other classes are empty."""
+        alone = self.released.sum(axis=2) * ((self.released > 0).sum(axis=2) == 1)
+        return int(max((alone[:, block].sum() for block in (slice(0, 1), *self.blocks)), default=0))
 
     def find_spanned(self, chosen: Chosen) -> list[int]:
         """The attributes of the grid of which a population has several cells, so that they tell its patients apart."""

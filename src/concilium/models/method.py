@@ -29,7 +29,7 @@ from concilium.models.population import decline, find_outside, say_missing_sites
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided
-from concilium.parameters import Parameter, describe, lists_by_column, name, names, text
+from concilium.parameters import Parameter, choice, describe, lists_by_column, name, names, text
 from concilium.privacy.accounting import (
     epsilon_from_rho,
     exact_delta,
@@ -43,6 +43,7 @@ from concilium.protocol.grid import all_on_grid
 from concilium.protocol.proposal import Proposal
 from concilium.protocol.questions import B, Statistic
 from concilium.protocol.schema import LEFT_OUT, UNITS, name_rest, state_values
+from concilium.protocol.terms import Draft
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
 from concilium.records.grammar import canonical
@@ -136,6 +137,16 @@ PositiveClass = Annotated[
 Attributes = Annotated[
     Sequence[str] | None,
     Parameter("a list of names", names, "the attributes to consider; None: all that every site has", "study"),
+]
+OnMisfit = Annotated[
+    str,
+    Parameter(
+        "'attribute' or 'hospital'",
+        choice("attribute", "hospital"),
+        "what is left out where a hospital lacks or withholds an attribute: it for all, or that hospital, if it lacks "
+        "one that is stated or is in the query; card and answers name it",
+        "study",
+    ),
 ]
 ReleaseName = Annotated[
     str,
@@ -276,6 +287,22 @@ class Method(Proposal[B]):
     def must_know(self) -> str:
         """The column of the table that must be known of a patient: the target; empty where there is none."""
         return self.target
+
+    @property
+    def spares_misfits(self) -> bool:
+        """Whether a hospital that does not fit steps aside, rather than stop the study."""
+        return getattr(self, "on_misfit", "attribute") == "hospital"
+
+    @property
+    def required_columns(self) -> frozenset[str]:
+        if not self.spares_misfits:
+            return super().required_columns
+        stated = getattr(self, "attributes", None)
+        listed = {*self._stated("bins"), *self._stated("values")} if stated is None else stated
+        return frozenset({*self.needed_columns, *listed} - {""})
+
+    def draft(self, *, models: int = 1) -> Draft:
+        return replace(super().draft(models=models), spares_misfits=self.spares_misfits)
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """Whether it may cut an attribute at these cutoffs: they are among the public ones that the study states."""

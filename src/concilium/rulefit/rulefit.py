@@ -24,6 +24,7 @@ from concilium.models.method import (
     Attributes,
     Bins,
     Delta,
+    OnMisfit,
     QueryText,
     ReleaseName,
     Target,
@@ -185,6 +186,7 @@ class RuleFit(RiskByHorizon[RuleBody]):
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     support: Annotated[
         int,
         Parameter(

@@ -28,6 +28,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PrivateMethod,
     QueryText,
     ReleaseName,
@@ -143,6 +144,7 @@ class Describe(PrivateMethod[DescribeBody]):
     release: ReleaseName = "masked"
     _: KW_ONLY
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     by_hospital: Annotated[
         bool,
         Parameter(

@@ -15,45 +15,63 @@ import msgspec
 
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
-from concilium.errors import HouseError, StudyError
+from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
+from concilium.consultations.passes import RequesterPass
+from concilium.errors import HouseError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 
 if TYPE_CHECKING:
+    from concilium.records.dictionary import DictionaryEntry
     from concilium.study.study import Study
 
 MODEL = "model.json"
+# Gets the release of a dated study into a folder, and takes up work in progress where there is some.
+Fetch = Callable[["Study", Path, bool], object]
 
 
 def ask(
     path: str | Path,
     patient: Mapping[str, Any],
     *,
-    requester: str = "",
+    requester: str | RequesterPass = "",
     tell: Callable[[str], None] | None = None,
+    fetch: Fetch | None = None,
+    oldest: int = OLDEST,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
-    Whatever is wrong with the patient or the requester is said before a hospital is asked anything.
+    Whatever is wrong with the patient or the requester is said before a hospital is asked anything. `fetch` gets a
+    month's release from elsewhere, such as the house of a network; without it, the hospitals of the study file release
+    it here.
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _open(path).ask(patient, requester=requester)
+        return _open(path).ask(patient, requester=requester, oldest=oldest)
     from concilium.study.study import Study
 
-    study = Study.read(path)
+    study = Study.read(path, elsewhere=fetch is not None)
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
     folder = find_release(path, month)
     if not (folder / MODEL).exists():
-        _check_patient(study, agreed, patient)
+        _check_patient(study, agreed, patient, oldest)
         if tell is not None:
             tell(f"releasing the counts of {month}")
-        dated = msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
+        dated = date_study(study, month)
         interrupted = folder.with_name(f".{folder.name}.partial").is_dir()
         try:
-            dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+            if fetch is not None:
+                fetch(dated, folder, interrupted)
+            else:
+                dated.run(folder, resume=interrupted, on_progress=tell, warn=tell)
+        except StudyPending as pending:
+            raise HouseError(
+                f"{', '.join(pending.sites)} did not agree to this consultation by their policies, so a person decides "
+                f"there (concilium studies agree LEDGER {pending.study[:12]}): ask again when they have; nothing is "
+                "charged until then"
+            ) from None
         except HouseError as error:
             if "its key is deleted" not in str(error):
                 raise
@@ -61,7 +79,12 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _open(folder / MODEL).ask(patient, requester=requester)
+    return _open(folder / MODEL).ask(patient, requester=requester, oldest=oldest)
+
+
+def date_study(study: Study, month: str) -> Study:
+    """The study of one month's release."""
+    return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
 def find_release(path: Path, month: str) -> Path:
@@ -87,8 +110,40 @@ def _take_consultation(study: Study, method: Any) -> Consultation:
     return method
 
 
-def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any]) -> None:
+def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int) -> None:
     """ModelError where the patient could not be asked about, as far as the study file tells."""
-    named = {*study.bins, *study.values, *(study.attributes or ()), *study.dictionary} - {study.target}
-    grid = agreed.find_grid(sorted(named))
-    read_request(patient, grid, named or {*patient}, study.dictionary.entries, study.query)
+    grid, named = _list_named(study, agreed)
+    if is_bundle(patient):
+        patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
+    entries, known = study.dictionary.entries, named or {*patient} - {study.target}
+    read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
+
+
+def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str]]:
+    """The attributes of the grid, and all that the study file names."""
+    named = sorted(
+        {*study.bins, *study.values, *(study.attributes or ()), *study.dictionary} - {study.target}
+    )
+    return agreed.find_grid(named), named
+
+
+def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
+    """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
+    path = Path(path)
+    release = find_release(path, today().isoformat()[:7]) / MODEL
+    if path.suffix == ".json" or release.exists():
+        released = _open(release if release.exists() else path)
+        grid, named = [one.name for one in released.body.by], released.attributes_
+        entries = released.card.dictionary
+    else:
+        from concilium.study.study import Study
+
+        study = Study.read(path, elsewhere=elsewhere)
+        grid, named = _list_named(study, _take_consultation(study, study.open_method()))
+        entries = dict(study.dictionary.entries)
+        if not named:
+            raise StudyError(
+                f"{path}: names no attributes that a form could ask for before the first release: give them as "
+                "attribute=value, such as age=63"
+            )
+    return {name: entries.get(name) for name in (*grid, *(one for one in named if one not in grid))}

@@ -111,6 +111,7 @@ class StudyPlan:
     unstated: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     steps_aside: Mapping[str, str] = field(default_factory=dict)
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
@@ -154,6 +155,7 @@ class StudyPlan:
             "unstated": list(self.unstated),
             "left_out": dict(self.left_out),
             "steps_aside": dict(self.steps_aside),
+            "passed_over": dict(self.passed_over),
         }
 
 
@@ -178,7 +180,8 @@ def plan_study(study: Study) -> StudyPlan:
     sites = _find_balances(study, method, questions, models)
     columns, steps_aside = _find_misfits(study, method)
     left_out = _find_left_out(study, method, columns)
-    return StudyPlan(questions, models, sites, _find_unstated(study), left_out, steps_aside)
+    unstated = _find_unstated(study)
+    return StudyPlan(questions, models, sites, unstated, left_out, steps_aside, study.passed_over)
 
 
 def plan_questions(study: Study, method: Method[Any]) -> Plan:
@@ -275,7 +278,7 @@ def plan_several(studies: Sequence[Study]) -> StudyPlan:
     sites = _add_together([plan.sites for plan in plans.values()], total)
     unstated = tuple(dict.fromkeys(name for plan in plans.values() for name in plan.unstated))
     left_out = {name: why for plan in plans.values() for name, why in plan.left_out.items()}
-    return StudyPlan(questions, first.models, sites, unstated, left_out)
+    return StudyPlan(questions, first.models, sites, unstated, left_out, passed_over=first.passed_over)
 
 
 def _add_together(by_method: Sequence[tuple[SiteBalance, ...]], total: Fraction) -> tuple[SiteBalance, ...]:

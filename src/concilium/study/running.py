@@ -24,6 +24,7 @@ from concilium.privacy.accounting import warn_of_delta
 from concilium.protocol.schema import LEFT_OUT
 from concilium.records.table import Records
 from concilium.records.table_map import read_mapped
+from concilium.study.choosing import say_passed_over
 from concilium.study.evaluating import compare_ways, hold_back, learn_through_gate, leave_out, widen
 from concilium.study.planning import refuse_unfit
 from concilium.study.results import (
@@ -131,6 +132,8 @@ def run_study(
     warn = warn or _warn
     if not resume:
         refuse_unfit(study)
+    if study.passed_over:
+        warn(f"not chosen: {say_passed_over(study.passed_over)}")
     tell("reading records")
     if out is not None:
         return _run_to_folder(study, out, resume, tell, warn)

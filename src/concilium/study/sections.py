@@ -34,6 +34,7 @@ Purpose = Annotated[str, Meta(max_length=2000, description="a text of at most 20
 Days = Annotated[int, Meta(ge=1, le=366, description="a whole number from 1 to 366")]
 Patience = Annotated[float, Meta(ge=0, le=1e9, description="a number of seconds from 0")]
 Names = Annotated[tuple[Text, ...], Meta(min_length=1, description="a list of columns")]
+Band = Annotated[tuple[int, int], Meta(description="two numbers of patients, such as [100, 999]")]
 Gateways = Annotated[int, Meta(ge=1, le=1000, description="a whole number from 1 to 1000")]
 Stated = Annotated[bool, Meta(description="true or false")]
 Kind = Literal["code", "number"]
@@ -63,6 +64,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     attributes: Names | None = None
     positive: Annotated[str | int | float | bool, Meta(description="a value of the target")] | None = None
     threshold: Text | None = None
+    on_misfit: Text | None = None
     encounters: Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")] | None = None
     purpose: Purpose = ""
 
@@ -104,6 +106,8 @@ class Hospital(msgspec.Struct, frozen=True, kw_only=True):
     one_row_per_patient: Stated = False
     encounters: Stated = False
     region: Text | None = None
+    declares: Names | None = None
+    size: Band | None = None
 
     @property
     def source(self) -> str:

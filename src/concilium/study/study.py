@@ -19,6 +19,7 @@ from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
+from concilium.study.choosing import Choice, choose_hospitals
 
 if TYPE_CHECKING:
     from concilium.models.measuring import Evaluation
@@ -39,6 +40,7 @@ SECTIONS: dict[str, type[msgspec.Struct] | None] = {
     "privacy": sections.Privacy,
     "sites": sections.SplitTable,
     "site": sections.Hospital,
+    "choose": Choice,
     "series": sections.CourseColumns,
     "dictionary": None,
     "schema": None,
@@ -77,6 +79,7 @@ class Study(sections.About, frozen=True, kw_only=True):
     elsewhere: bool = False
     several: tuple[Study, ...] = ()
     after: tuple[Study, ...] = ()
+    passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
         methods = ", ".join(dict.fromkeys(one.method for one in self.several or (self,)))
@@ -142,13 +145,19 @@ class Study(sections.About, frozen=True, kw_only=True):
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         columns = sections.read_section(path, "series", document, sections.CourseColumns)
+        hospitals, passed_over = choose_hospitals(
+            path,
+            _hospitals(path, document.get("site", [])),
+            sections.read_section(path, "choose", document, Choice),
+        )
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
             privacy=sections.read_section(path, "privacy", document, sections.Privacy),
             split=split,
             dictionary=dictionary,
-            hospitals=_hospitals(path, document.get("site", [])),
+            hospitals=hospitals,
+            passed_over=passed_over,
             columns=columns,
             schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
             values={**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)},
@@ -597,7 +606,16 @@ class Study(sections.About, frozen=True, kw_only=True):
         """The method this study asks for, not yet fitted: what the file does not say is as the method declares it."""
         about = {
             name: getattr(self, name)
-            for name in ("target", "outcome", "time", "query", "attributes", "positive", "threshold")
+            for name in (
+                "target",
+                "outcome",
+                "time",
+                "query",
+                "attributes",
+                "positive",
+                "threshold",
+                "on_misfit",
+            )
         }
         privacy = msgspec.structs.asdict(self.privacy)
         places = {"study": about, "privacy": privacy, "": self.parameters}
@@ -773,7 +791,8 @@ def _check_elsewhere(study: Study) -> None:
     if study.split is not None:
         problem = "[sites] splits one table, a simulation: name hospitals by [[site]] name, or none for all"
     for place, hospital in enumerate(study.hospitals, start=1):
-        given = [name for name in hospital.__struct_fields__ if name != "name" and getattr(hospital, name)]
+        of_file = [name for name in hospital.__struct_fields__ if name not in ("name", "declares", "size")]
+        given = [name for name in of_file if getattr(hospital, name)]
         if given:
             problem = f"[[site]] number {place} has {given[0]!r}, which stands in the file of the hospital's own kit"
     of_files = msgspec.structs.replace(study.columns, step=None, windows=None, static=None)

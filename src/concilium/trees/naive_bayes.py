@@ -10,7 +10,7 @@ has squared L2 sensitivity A + 1 and takes the whole budget; what is made of its
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
@@ -172,13 +172,13 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
             float(one.scores[best] - np.log(np.exp(one.scores[others]).sum())) for one in (drawn, measured)
         ]
         low, high = log_odds_interval(min(odds), max(odds), variance)
-        times = self._count_repeated(reached, best)
+        times = self.count_repeated(reached, best)
         base = _odds(np.log(shares), best)
         once = [base + (one - base) / times for one in odds]
         least, most = log_odds_interval(min(once), max(once), variance / times)
         return min(low, least), max(high, most)
 
-    def _count_repeated(self, reached: Sequence[int], best: int) -> float:
+    def count_repeated(self, reached: Sequence[int], best: int) -> float:
         """How many attributes speak of this patient: (sum |e|)^2 / sum e^2 of what each says, e, so that those which
         say nothing do not count. If all of them repeated each other, what they say would count that many times too
         often."""
@@ -558,9 +558,10 @@ def explain_evidence(
     dictionary: Entries,
     noisy: bool,
     whom: str = "all",
+    find_interval: Callable[[int], Interval] | None = None,
 ) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
-    (0: of none); `whom` says of which patients the model is.
+    (0: of none); `whom` says of which patients the model is, `find_interval` the interval of a class, if not the model.
 
     It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
     strongest first.
@@ -591,7 +592,7 @@ def explain_evidence(
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
     if all(tells_noise(tree, noisy) for tree in body.trees):
-        low, high = body.find_interval(reached, best)
+        low, high = find_interval(best) if find_interval else body.find_interval(reached, best)
         interval = min(low, share), max(high, share)
         between = f" {say_risk_interval(interval)};"
     among = f"patients, about {patients}" if noisy else f"{patients} patients"

@@ -20,6 +20,7 @@ from concilium.models.method import (
     Bins,
     Delta,
     Epsilon,
+    OnMisfit,
     PositiveClass,
     PrivateMethod,
     QueryText,
@@ -136,6 +137,7 @@ class TreeMethod(PrivateMethod[B]):
     values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     positive: PositiveClass = None
     threshold: DecisionRule = "majority"
 

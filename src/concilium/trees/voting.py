@@ -24,6 +24,7 @@ from concilium.models.method import (
     Attributes,
     Bins,
     Method,
+    OnMisfit,
     Positive,
     QueryText,
     ReleaseName,
@@ -164,6 +165,7 @@ class VotingTrees(Method[VotingBody]):
     ] = 0.001
     bins: Bins = field(default_factory=dict)
     attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
     vote: Annotated[
         Rule,
         Parameter(

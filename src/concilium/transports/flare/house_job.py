@@ -7,7 +7,9 @@ answered they answer again for nothing.
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import sys
 import tempfile
 import threading
@@ -20,12 +22,15 @@ from nvflare.apis.client import Client
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 
-from concilium.errors import ConciliumError, HouseError, StudyPending
+from concilium.consultations.consultation import Consultation
+from concilium.consultations.passes import RequesterPass
+from concilium.errors import ConciliumError, HouseError, ModelError, StudyPending
 from concilium.models.measuring import RiskTable
 from concilium.models.method import Method
 from concilium.models.validation import Validation
 from concilium.protocol.house import House
 from concilium.study.attached_files import unpack_attached
+from concilium.study.consulting import date_study
 from concilium.study.evaluating import learn_through_gate
 from concilium.study.results import WorkInProgress, find_terms, write_whole
 from concilium.study.study import Study
@@ -114,10 +119,22 @@ class FlareHouse(Controller):  # type: ignore[misc]
                 path.write_text(submitted.study, encoding="utf-8")
                 unpack_attached(submitted.files, path.parent)
                 study = Study.read(path, elsewhere=True).find_variant(submitted.method)
+                if submitted.month:
+                    study = date_study(study, submitted.month)
                 proposal = _open_proposal(study, submitted.measured, path.with_name("model.json"))
+            _check_requester(proposal, submitted, fl_ctx)
             own = HouseFile.read(kit)
+            kept = own.find_release(submitted) if submitted.month else None
+            if kept is not None and kept.is_dir():
+                shutil.copytree(kept, results, dirs_exist_ok=True)
+                return msgspec.json.decode((kept / OUTCOME).read_bytes(), type=JobOutcome)
             with own.take_up(submitted.ticket, study.house.days, submitted.resumed) as work:
-                return self._learn(submitted.sites, study, proposal, own, work, results, abort_signal, fl_ctx)
+                outcome = self._learn(
+                    submitted.sites, study, proposal, own, work, results, abort_signal, fl_ctx
+                )
+            if kept is not None:
+                own.keep_release(kept, results, outcome)
+            return outcome
         except StudyPending as pending:
             return JobOutcome(ended="pending", problem=str(pending), study=pending.study, sites=pending.sites)
         except JobAborted as error:
@@ -188,6 +205,18 @@ class FlareHouse(Controller):  # type: ignore[misc]
             write_whole(results / MEASURED_TABLE, msgspec.json.encode(table))
         write_whole(results / "terms.json", find_terms(work.journal("model"), card.study))
         return JobOutcome(ended="finished", study=card.study, seconds=round(seconds, 3))
+
+
+def _check_requester(proposal: Method[Any] | Validation, submitted: SubmittedStudy, fl_ctx: Any) -> None:
+    """HouseError where whoever submitted it may not have the counts of a consultation: by the pass that is shown, or
+    else by the name of the kit, which FLARE has from the certificate."""
+    if isinstance(proposal, Consultation):
+        described = Path(fl_ctx.get_workspace().get_job_meta_path(fl_ctx.get_job_id()))
+        kit = str(json.loads(described.read_bytes()).get("submitter_name", ""))
+        try:
+            proposal.check_request(RequesterPass.parse(submitted.shown.encode()) if submitted.shown else kit)
+        except ModelError as error:
+            raise HouseError(f"the house hands out no counts: {error}") from None
 
 
 def _open_proposal(study: Study, measured: MeasuredModel | None, file: Path) -> Method[Any] | Validation:

@@ -62,7 +62,7 @@ class MeasuredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A study as it travels: its text, the one method of it that this job learns, and the files that it names, packed.
     The house knows it again by its `ticket`; one that is `resumed` it must know already. With `measured`, a model is
-    measured and none is learned."""
+    measured and none is learned. Of a consultation, the `month` to release, and the pass that is `shown`."""
 
     name: str
     study: str
@@ -72,6 +72,8 @@ class SubmittedStudy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     files: dict[str, str] = {}
     resumed: bool = False
     measured: MeasuredModel | None = None
+    month: str = ""
+    shown: str = ""
 
 
 def render_job(study: SubmittedStudy) -> dict[str, bytes]:
@@ -121,6 +123,8 @@ def write_job(
     files: Mapping[str, str] | None = None,
     resumed: bool = False,
     measured: MeasuredModel | None = None,
+    month: str = "",
+    shown: str = "",
 ) -> Path:
     """Write the job of a study into a folder that is made for it."""
     study = SubmittedStudy(
@@ -132,6 +136,8 @@ def write_job(
         files=dict(files or {}),
         resumed=resumed,
         measured=measured,
+        month=month,
+        shown=shown,
     )
     for place, content in render_job(study).items():
         path = folder / place
@@ -150,6 +156,7 @@ SIGNATURES, CERTIFICATE = ".__nvfl_sig.json", ".__nvfl_submitter.crt"
 FOLDER_NAME = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 SITE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 TICKET = re.compile("[0-9a-f]{32}")
+MONTH = re.compile("[0-9]{4}-[0-9]{2}")
 PEM = re.compile(rb"(-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*){1,8}")
 
 NOT_OURS = (
@@ -252,6 +259,8 @@ def _check_names(study: SubmittedStudy) -> None:
         raise HouseError("the name of its study")
     if not TICKET.fullmatch(study.ticket):
         raise HouseError("its ticket")
+    if study.month and not MONTH.fullmatch(study.month):
+        raise HouseError("its month")
     if not study.sites or len(set(study.sites)) != len(study.sites):
         raise HouseError("its list of sites")
     if not all(SITE_NAME.fullmatch(site) and site != "server" for site in study.sites):

@@ -3,13 +3,15 @@ the folder of its identity, its memory and its studies under way.
 
 The house keeps a study under way by its ticket, a number that whoever submits it draws. It holds the journal of
 finished rounds (journal.py: under `exact`, each hospital's numbers), readable by the owner only, until it has been
-finished for a week or nothing can be answered in it any more.
+finished for a week or nothing can be answered in it any more. It keeps each month's release of a consultation, for all
+who may ask, for 31 days.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -36,6 +38,7 @@ from concilium.study.results import WorkInProgress, write_whole
 from concilium.study.sections import CourseColumns, Kind, Stated, Text, read_columns, read_section
 from concilium.study.sources import read_as_stated
 from concilium.temporal.rule_sets import RuleSets
+from concilium.transports.flare.job import OUTCOME, JobOutcome, SubmittedStudy
 from concilium.transports.flare.kit import read_toml
 
 FILE = "local/concilium.toml"
@@ -148,7 +151,7 @@ class SiteFile:
         return place if "://" in place else str(self.path.parent / place)
 
 
-KEPT_DAYS = 7
+KEPT_DAYS, DAYS_OF_MONTH = 7, 31
 Fingerprint = Annotated[str, Meta(description="a fingerprint, such as ABCD-EFGH-...")]
 
 
@@ -252,9 +255,24 @@ class HouseFile:
         finally:
             os.close(lock)
 
+    def find_release(self, submitted: SubmittedStudy) -> Path:
+        """Where a month's release of a consultation lies, for all who may ask: the same text, files and month."""
+        parts = [submitted.study, submitted.files, submitted.method, submitted.month]
+        return self.folder / "consultations" / hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:32]
+
+    def keep_release(self, place: Path, results: Path, outcome: JobOutcome) -> None:
+        """Keep the files of a release for the next who asks: hospitals do not release a month twice."""
+        self._clear()
+        part = place.with_name(f"{place.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(results, part)
+        write_whole(part / OUTCOME, msgspec.json.encode(outcome))
+        _keep_until(part, DAYS_OF_MONTH)
+        part.rename(place)
+
     def _clear(self) -> None:
         """Delete what nobody will take up any more."""
-        for folder in (self.folder / "studies").glob("*"):
+        for folder in (*(self.folder / "studies").glob("*"), *(self.folder / "consultations").glob("*")):
             with contextlib.suppress(OSError, ValueError):
                 if date.fromisoformat((folder / "until").read_text()) < today():
                     shutil.rmtree(folder)

@@ -28,6 +28,7 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.card import Card
 from concilium.records.columns import label
 from concilium.study.attached_files import pack_attached
+from concilium.study.choosing import say_passed_over
 from concilium.study.results import (
     StudyResults,
     WorkInProgress,
@@ -74,15 +75,16 @@ class _Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def submit_study(
-    study: Study, kit: Kit, out: Path, *, resume: bool = False, tell: Tell, warn: Tell
+    study: Study, kit: Kit, out: Path, *, resume: bool = False, shown: str = "", tell: Tell, warn: Tell
 ) -> StudyResults | SeveralResults:
-    """Have the house run a study, and put its results in a folder; with several methods, one job for each.
+    """Have the house run a study, and put its results in a folder; with several methods, one job for each. `shown` is
+    the pass of whoever asks, for a consultation.
 
     StudyPending where hospitals have not decided, RunStopped where it can go on: either is resumed by `resume`, to the
     same folder.
     """
     work = WorkInProgress.beside(out, resume)
-    learn = functools.partial(_learn_elsewhere, kit)
+    learn = functools.partial(_learn_elsewhere, kit, shown=shown)
     results: StudyResults | SeveralResults
     with work.until_done(resume):
         if study.several:
@@ -121,9 +123,11 @@ def submit_validation(
     return validated
 
 
-def _learn_elsewhere(kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell) -> StudyResults:
+def _learn_elsewhere(
+    kit: Kit, study: Study, work: WorkInProgress, tell: Tell, warn: Tell, shown: str = ""
+) -> StudyResults:
     """Have the house run a study of one method; what came of it, measured on the patients of `[evaluate] file`."""
-    outcome, folder = _run_elsewhere(kit, study, work, tell, warn)
+    outcome, folder = _run_elsewhere(kit, study, work, tell, warn, shown=shown)
     return _assemble(study, folder, outcome)
 
 
@@ -134,12 +138,15 @@ def _run_elsewhere(
     tell: Tell,
     warn: Tell,
     measured: MeasuredModel | None = None,
+    shown: str = "",
 ) -> tuple[JobOutcome, Path]:
     """Have the house run one job of a study; how it ended, and where its files are."""
     with open_session(kit) as session:
         connected = list_connected(session)
         resumed = _bind_to_ticket(study, work) is not None
         ticket = _find_ticket(study, work, connected)
+        if study.passed_over:
+            warn(f"not chosen: {say_passed_over(study.passed_over)}")
         _warn_of_absent(study, ticket.sites, connected, warn)
         if study.method_type.reads_courses and measured is None:
             # As the house will: what is wrong with a file is said here, where it lies, and not there.
@@ -156,6 +163,8 @@ def _run_elsewhere(
             pack_attached(study.path),
             resumed,
             measured,
+            str(study.parameters.get("month", "")),
+            shown,
         )
         outcome, folder = _run_job(kit, session, job, work.folder / "fetched", tell)
     if outcome.ended == "pending":
