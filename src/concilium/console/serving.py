@@ -63,11 +63,9 @@ def make_console(
     state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
-    return GuardedApp(
-        make_app(state, [steward_pages.make_router(), scientist_pages.make_router(inside)], PAGES),
-        hosts=names,
-        secure=secure,
-    ), access
+    inside = None if book is None else found.path
+    pages = make_app(state, [steward_pages.make_router(), scientist_pages.make_router(inside)], PAGES)
+    return GuardedApp(pages, hosts=names, secure=secure), access
 
 
 def find_users(folder: Path, users: Path | None) -> UserBook | None:
