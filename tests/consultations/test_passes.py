@@ -49,6 +49,7 @@ def test_name_or_role_of_a_signed_pass_may_ask(consultation):
         ),
         (sign(STRANGER), f"is signed by {STRANGER.fingerprint}, and this consultation takes those of"),
     ],
+    ids=["a name alone", "nobody", "another role", "an ended pass", "another signer"],
 )
 def test_everybody_else_is_refused_in_one_sentence(consultation, requester, said):
     with pytest.raises(ModelError, match=said):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from html import escape
 from itertools import groupby
 
-from concilium.models.explanation import say_risk
+from concilium.models.explanation import say_odds, say_risk
 from concilium.models.prediction import Entries
 from concilium.models.threshold import say_decided
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_terms
-from concilium.shapes.reading import make_sheet, say_band, say_odds
+from concilium.shapes.reading import make_sheet, say_band
 
 STYLE = """
 body { font: 11pt/1.4 sans-serif; color: #1d2733; max-width: 46em; margin: 2em auto; }
