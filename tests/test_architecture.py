@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -36,9 +37,16 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 
+@functools.cache
+def read_nodes(path):
+    """What a file imports, and its classes."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef)]
+
+
 def imported(path):
     """The parts of concilium that a file imports, with the line."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in read_nodes(path):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -144,7 +152,7 @@ def test_every_class_has_a_name_of_its_own():
     names = [
         node.name
         for path in SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in read_nodes(path)
         if isinstance(node, ast.ClassDef)
     ]
     assert not {name for name in names if names.count(name) > 1}
@@ -155,7 +163,7 @@ def test_nobody_outside_privacy_writes_to_the_ledger_s_tables():
     for path in sorted(SOURCE.rglob("*.py")):
         if "ledger" in path.relative_to(SOURCE).parts or path.name in ("journal.py", "sources.py"):
             continue  # the house's journal is a file of its own, and a hospital's table is opened read-only
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in read_nodes(path):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if "sqlite3" in names or (isinstance(node, ast.ImportFrom) and node.module == "sqlite3"):
                 wrong.append(path)

@@ -61,6 +61,7 @@ KINDS = {
     "statistics.cox-cells": "concilium.statistics.cox_sums:AskCoxCells",
     "statistics.moments": "concilium.statistics.moments:AskMoments",
     "statistics.hazards": "concilium.statistics.private_hazards:AskHazards",
+    "statistics.own-fits": "concilium.statistics.own_fits:AskOwnFits",
     "statistics.regression": "concilium.statistics.regression_sums:AskRegression",
     "study.propose": "concilium.protocol.terms:Propose",
     "tree.schema": "concilium.protocol.schema:AskSchema",

@@ -257,6 +257,13 @@ def test_patients_who_tell_nothing_by_the_horizon_end_in_a_sentence(hospitals, c
         METHODS["tree"](**SURVIVAL).fit({name: change(frame) for name, frame in hospitals.items()})
 
 
+def test_a_hospital_that_counts_in_another_unit_is_named(hospitals):
+    months = {**hospitals, "c": hospitals["c"].assign(t=hospitals["c"].t / 30)}
+    warnings = METHODS["tree"](**SURVIVAL).fit(months).card.warnings
+    assert any("nobody at c is followed to t = 100: is 't' in another unit there?" in one for one in warnings)
+    assert not any("another unit" in one for one in METHODS["tree"](**SURVIVAL).fit(hospitals).card.warnings)
+
+
 STUDY = """
 [study]
 name = "risks"

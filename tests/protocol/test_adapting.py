@@ -205,7 +205,7 @@ def test_exports_of_a_tree_have_the_adapted_chances(sites, elsewhere):
     for chance in chances:
         assert f'probability="{str(chance)[:8]}' in adapted.to_pmml()
     rules = METHODS["rules"]().fit(cc.House(sites))
-    with pytest.raises(ModelError, match="only a tree is written that way"):
+    with pytest.raises(ModelError, match="only trees and shapes are written"):
         cc.adapt(rules, elsewhere, site="west").to_pmml()
 
 

@@ -7,6 +7,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,8 @@ import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.protocol.attributes import Attribute
 from concilium.shapes.cells import Cells, group_codes
-from concilium.shapes.plain_fit import score_pair
+from concilium.shapes.plain_fit import fit_margins, score_pair
+from concilium.shapes.shape_sums import AskShapes
 from concilium.shapes.smoothing import Solved, hold_directions
 from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house, true_odds
 
@@ -315,3 +317,38 @@ def test_groups_keep_order_and_missing_alone():
     code = Attribute("w", (), ("a", "b", "c"), other=False)
     assert group_codes(np.array([3.0, 1, 9, 2]), 2, attribute=code) == (0, 2, 1, 2)
     assert Cells((0, 1), ((0, 1, 1), (0, 1))).count([number, code]) == 4
+
+
+def test_few_grams_are_asked_for_even_where_outcomes_are_told_apart_almost_wholly(monkeypatch):
+    """A Gram is most of what a fit sends; steps between Grams still end where the likelihood's gradient is zero."""
+    draw = np.random.default_rng(8)
+    numbers = {f"x{place}": draw.normal(size=400).round(2) for place in range(6)}
+    outcome = sum(numbers.values()) + 0.2 * draw.normal(size=400) > 0
+    grams: list[bool] = []
+    asked = AskShapes.compute
+    monkeypatch.setattr(
+        AskShapes, "compute", lambda self, cohort: grams.append(self.gram) or asked(self, cohort)
+    )
+    frame = pd.DataFrame({**numbers, "y": np.where(outcome, "yes", "no")})
+    house = cc.House([cc.Site("one", cc.Records.read(frame))])
+    model = cc.ShapeModel("y", positive="yes", release="exact").fit(house)
+    assert sum(grams) <= 12
+    assert len(grams) <= 40
+    # 400 patients do not fill 6 x 25 cells and more: there are as many as patients can tell apart.
+    assert all(len(one.edges) <= 400 // 2 // 6 for one in model.body.attributes)
+    assert find_auc(model.decide(cc.Records.read(frame)), outcome) > 0.97
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_gram_of_before_gets_the_present_margins(seed):
+    """Where weights change by a factor for each cell of each term, the table that fits them is known in closed form."""
+    draw = np.random.default_rng(seed)
+    codes = np.stack([draw.integers(0, 3, 500), draw.integers(0, 4, 500)])
+    design = np.hstack([np.ones((500, 1)), np.eye(3)[codes[0]], np.eye(4)[codes[1]]])
+    factors = np.concatenate([[1.0], draw.uniform(0.3, 2, 7)])
+    weight = factors[1:4][codes[0]] * factors[4:8][codes[1]]
+    before, now = design.T @ design, design.T @ (design * weight[:, None])
+    found = fit_margins(before, np.diag(now), [1, 4, 8])
+    np.testing.assert_allclose(found, now, rtol=0.02, atol=0.5)
+    np.testing.assert_allclose(np.diag(found), np.diag(now))

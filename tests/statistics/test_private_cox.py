@@ -24,7 +24,6 @@ SCHEMA = {"u": "number", "v": "number", "c": "code", "t": "number", "y": "code"}
 PRIVATE = {
     "release": "private",
     "epsilon": 3,
-    "baseline": "common",
     "grid": [60, 120, 200, 300],
     "bins": {"u": [-1, 1], "v": [-1, 1]},
     "values": {"c": ["a", "b", "c"]},
@@ -170,8 +169,8 @@ def test_noise_that_hides_events_ends_the_study_and_few_patients_have_no_interva
     ("change", "said"),
     [
         ({"epsilon": None}, "needs an 'epsilon'"),
-        ({"baseline": "hospital"}, "one baseline hazard for all"),
-        ({"grid": None}, "one baseline hazard for all"),
+        ({"grid": None}, "'grid' of 2 to 20 times"),
+        ({"by_hospital": True}, "no comparison by_hospital"),
         ({"grid": [0, 300]}, "'grid' of 2 to 20 times"),
         ({"values": {}, "bins": {}}, "states 'values' or 'bins'"),
     ],

@@ -1,4 +1,4 @@
-"""A tiny PMML TreeModel scorer, written from the standard (PMML 4.4, "TreeModel") and apart from the product."""
+"""A tiny scorer of PMML TreeModels and Scorecards, written from the standard (4.4) and apart from the product."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Scorer:
 
     def __init__(self, text):
         self.root = ElementTree.fromstring(text)
-        self.model = self.root.find(NS + "TreeModel")
+        self.model = next(one for one in self.root if one.find(NS + "MiningSchema") is not None)
         self.types = {field.get("name"): field.get("dataType") for field in self.root.iter(NS + "DataField")}
         self.listed = {
             field.get("name"): {value.get("value") for value in field.findall(NS + "Value")}
@@ -110,6 +110,15 @@ class Scorer:
             node = child
         shares = {s.get("value"): float(s.get("probability")) for s in node.findall(NS + "ScoreDistribution")}
         return node.get("score"), shares
+
+    def add_up(self, patient):
+        """The score of a Scorecard: of each characteristic the first attribute whose predicate is true."""
+        values = {name: self.prepare(name, patient.get(name)) for name in self.types}
+        total = float(self.model.get("initialScore"))
+        for characteristic in self.model.iter(NS + "Characteristic"):
+            holds = (one for one in characteristic.findall(NS + "Attribute") if self.holds(one[0], values))
+            total += float(next(holds).get("partialScore"))
+        return total
 
     def next(self, node, values):
         """The first child whose predicate is true; a comparison with a missing value is not (strategy `none`)."""

@@ -9,8 +9,9 @@ from test_pmml import CARD
 from tree_bodies import EDGES, bodies, patients
 
 import concilium as cc
+from concilium.models.cql import write_literal, write_name
 from concilium.trees.body import TreeBody, TreeBranch, TreeNode
-from concilium.trees.exports import _write_literal, _write_name, to_expressions
+from concilium.trees.exports import to_expressions
 from concilium.trees.tree import DecisionTree
 
 
@@ -75,8 +76,8 @@ def test_a_single_leaf_is_for_everyone():
     ],
 )
 def test_literals(value, written):
-    assert _write_literal(value) == written
+    assert write_literal(value) == written
 
 
 def test_names_are_quoted():
-    assert _write_name('a "b" \\') == '"a \\"b\\" \\\\"'
+    assert write_name('a "b" \\') == '"a \\"b\\" \\\\"'

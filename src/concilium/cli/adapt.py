@@ -47,7 +47,7 @@ def adapt(
     report: Annotated[Path | None, typer.Option(metavar="PAGE", help="Also write a page (HTML).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Adapt a model to this hospital's own patients, at home: an intercept and, of many patients, a slope.
+    """Adapt a model to this hospital's own patients, locally: an intercept and, of many patients, a slope.
 
     Nothing leaves, and nothing is charged. The adapted model holds numbers about these patients, and stays here.
 

@@ -6,8 +6,10 @@ Study files come with the package (demo_studies/, to copy and change); patients 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +80,14 @@ def demo(
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
     say("  " + shlex.join(["concilium", "ledger", str(out / "intensive-care" / "hospital-01.ledger")]))
+    say("Look at all of it in a browser:")
+    say("  " + shlex.join([_find_command(), "console", str(out)]))
+
+
+def _find_command() -> str:
+    """How to call `concilium` from here: by its name, or by its place where no environment is active."""
+    beside = Path(sys.executable).with_name("concilium")
+    return "concilium" if shutil.which("concilium") or not beside.exists() else os.path.relpath(beside)
 
 
 def _lay_out(folder: Path, tables: dict[str, DataFrame]) -> Path:

@@ -104,7 +104,7 @@ def _say_loan(row: dict[str, Any], *, at_home: bool) -> str:
     if row.get("patients"):
         said += f": wrong for {row['wrong']} of {row['patients']} patients"
     else:
-        return f"{said}, {'and measures the model at home' if at_home else 'and the model could not be measured there'}"
+        return f"{said}, {'and measures the model itself' if at_home else 'and the model could not be measured there'}"
     if row.get("own_patients"):
         said += f" (its own model: {row['own_wrong']} of {row['own_patients']})"
     return said

@@ -200,5 +200,5 @@ def _tell_gain(heterogeneity: dict[str, Any] | None) -> None:
     if gains:
         most = max(gains, key=lambda site: gains[site])
         say(
-            f"recalibration at home (concilium adapt) would gain most at {most}: Brier lower by {gains[most]:.4f}"
+            f"local recalibration (concilium adapt) would gain most at {most}: Brier lower by {gains[most]:.4f}"
         )

@@ -46,7 +46,7 @@ def _list_of_codes(about: str) -> Parameter:
 
 
 class _SharedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What each hospital handed on."""
+    """What each hospital shared."""
 
     sites: dict[str, CodesReply]
 
@@ -165,7 +165,7 @@ class AgreedSharing(Proposal[_SharedBody]):
 
     @property
     def sequences_(self) -> dict[str, Sequences]:
-        """What each hospital handed on: patients 1, 2, ... with their codes."""
+        """What each hospital shared: patients 1, 2, ... with their codes."""
         return {site: one.open() for site, one in self.body.sites.items()}
 
     def _summary(self) -> str:

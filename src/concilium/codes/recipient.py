@@ -345,19 +345,10 @@ class SharedCodes:
         error = float(scores.std(ddof=1) / math.sqrt(len(scores))) if len(scores) > 1 else math.nan
         return self._estimate(chosen, mean, error, step=step / len(scores), group=group)
 
-    def _estimate(
-        self,
-        chosen: Sequence[int],
-        value: float,
-        error: float,
-        *,
-        most: float = 1.0,
-        step: _EntryEffect | None = None,
-        group: str = "",
-    ) -> CodeEstimate:
+    def _estimate(self, chosen: Sequence[int], value: float, error: float, **how: Any) -> CodeEstimate:
         names = [self.taxonomy.codes[code] for code in chosen]
         title = self.taxonomy.describe(names[0]) if len(names) == 1 else f"{len(names)} codes together"
-        return CodeEstimate.measure(", ".join(names), title, value, error, most=most, step=step, group=group)
+        return CodeEstimate.measure(", ".join(names), title, value, error, **how)
 
     def _label_patients(self, by: Sequence[Any] | Mapping[Any, Any]) -> NDArray[Any]:
         if isinstance(by, Mapping):

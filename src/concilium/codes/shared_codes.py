@@ -232,7 +232,7 @@ def _warn_of_unreadable(taxonomy: Taxonomy, held: Sequences) -> None:
 def find_codes(cohort: Cohort) -> Sequences:
     part = cohort.take_part("codes")
     if not isinstance(part, Sequences):
-        raise DoesNotFit("this hospital holds its codes in a form that cannot be handed on")
+        raise DoesNotFit("this hospital holds its codes in a form that cannot be shared")
     return part
 
 

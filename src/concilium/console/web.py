@@ -6,7 +6,7 @@ Nothing that a patient is described by is ever in an address: it is posted, answ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl, quote
 
 import jinja2
 import markupsafe
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from starlette.exceptions import HTTPException
 
@@ -43,8 +44,8 @@ STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg"
 MOST_FIELDS = 2000
 COOKIE, SECURE_COOKIE = "concilium", "__Host-concilium"
 BEFORE = "before."
-MORE_PAGES: list[tuple[str, str, tuple[str, ...]]] = []
-"""Address, name and roles of the pages beside the list of models."""
+NavPage = tuple[str, str, tuple[str, ...]]
+"""Address, name and roles of a page beside the list of models."""
 
 
 class PageError(ConciliumError):
@@ -96,7 +97,7 @@ def render(
             session=session,
             has_users=state.access.users is not None,
             here=request.url.path,
-            more_pages=MORE_PAGES,
+            more_pages=request.app.state.pages,
             **content,
         )
     )
@@ -170,12 +171,15 @@ def open_model(state: ConsoleState, found: FoundModel) -> Any:
         raise PageError(422, f"This model cannot be opened: {said}") from None
 
 
-def make_app(state: ConsoleState) -> FastAPI:
-    """The pages as an application; `serving.py` puts the guard before it."""
+def make_app(
+    state: ConsoleState, routers: Sequence[APIRouter] = (), pages: Sequence[NavPage] = ()
+) -> FastAPI:
+    """The pages as an application, with those of other roles; `serving.py` puts the guard before it."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.console = state
+    app.state.console, app.state.pages = state, list(pages)
     app.add_exception_handler(ConciliumError, _show_error)
     app.add_exception_handler(HTTPException, _show_error)
+    app.add_exception_handler(RequestValidationError, _show_error)
     app.get("/static/{name}")(show_static)
     app.get("/login")(show_login)
     app.post("/login")(log_in)
@@ -185,6 +189,8 @@ def make_app(state: ConsoleState) -> FastAPI:
     app.get("/file/{name}/{key:path}")(download)
     app.post("/answer/{key:path}")(answer)
     app.get("/models/{key:path}")(show_model)
+    for router in routers:
+        app.include_router(router)
     return app
 
 

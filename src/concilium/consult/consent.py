@@ -11,11 +11,11 @@ import json
 import math
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from concilium.errors import LedgerError, MessageError
 from concilium.ledger.budgets import BY_DEFAULT, Balance
@@ -222,41 +222,61 @@ def say_amount(amount: Fraction, balance: Balance, *, pure: bool = False) -> str
     return f"{balance.currency} {say_epsilon(float_above(amount))}"
 
 
+class PageSection(NamedTuple):
+    """A part of the page: what it is called, and its paragraphs, each with a mark where they are a list."""
+
+    label: str
+    paragraphs: Sequence[str]
+    mark: str = ""
+
+
 def write_page(study: StudyOverview, ledger: Ledger, policy: Policy | None = None) -> str:
     """The study as a page that a committee can decide on."""
-    record, settings = study.record, ledger.settings
-    where = "" if settings.site is None else f" to {settings.site.split(' (')[0]}"
-    lines = [f"Study {study.short_id}, proposed{where} on {record.proposed:%Y-%m-%d}: {study.status}", ""]
-    if study.opened is None:
-        lines += _section("Not readable", [f"Nothing is answered in this study: {study.problem}."])
-    else:
-        lines += _describe_terms(study, study.opened, ledger, policy)
-    lines += _section("Decision", _describe_decision(study, ledger.path))
-    lines += _section("Full id", [study.id])
+    lines = [say_title(study, ledger), ""]
+    for section in (
+        *describe_study(study, ledger, policy),
+        PageSection("Decision", _describe_decision(study, ledger.path)),
+        PageSection("Full id", [study.id]),
+    ):
+        lines += _fill(section)
     return "\n".join(lines)
+
+
+def say_title(study: StudyOverview, ledger: Ledger) -> str:
+    """The first line of the page: which study, to whom, since when, and how it stands."""
+    site = ledger.settings.site
+    where = "" if site is None else f" to {site.split(' (')[0]}"
+    return f"Study {study.short_id}, proposed{where} on {study.record.proposed:%Y-%m-%d}: {study.status}"
+
+
+def describe_study(study: StudyOverview, ledger: Ledger, policy: Policy | None = None) -> list[PageSection]:
+    """What is proposed, what leaves, what it may cost and what is left: all of the page but the decision."""
+    if study.opened is None:
+        return [PageSection("Not readable", [f"Nothing is answered in this study: {study.problem}."])]
+    return [one for one in _describe_terms(study, study.opened, ledger, policy) if one.paragraphs]
 
 
 def _describe_terms(
     study: StudyOverview, opened: OpenedTerms, ledger: Ledger, policy: Policy | None
-) -> list[str]:
+) -> list[PageSection]:
     """The sections of the page that are about what is proposed."""
     terms, method = opened.terms, opened.method
     return [
-        *_section("Who asks", _describe_house(study, policy)),
-        *_section("Purpose", [terms.purpose or "The house gives none."]),
-        *_section("What is asked", list(_describe_subject(opened, policy))),
-        *_section("Dictionary", list(_describe_dictionary(opened)), mark="- "),
-        *_section("Questions", list(_describe_questions(opened)), mark="- "),
-        *_section("Settings", list(_describe_settings(opened)) or ["none"], mark="- "),
-        *_section("Who takes part", _describe_participants(opened, policy)),
-        *_section("What leaves", [f"The card will say: {method.way_out.meaning}"]),
-        *_section("Worst case", _describe_worst_case(opened, ledger)),
-        *_section("Price", _describe_price(study, opened, ledger)),
-        *_section("Until", [f"{terms.ends} (UTC), then nothing more is answered{_say_days_left(opened)}."]),
+        PageSection("Who asks", _describe_house(study, policy)),
+        PageSection("Purpose", [terms.purpose or "The house gives none."]),
+        PageSection("What is asked", list(_describe_subject(opened, policy))),
+        PageSection("Dictionary", list(_describe_dictionary(opened)), "- "),
+        PageSection("Questions", list(_describe_questions(opened)), "- "),
+        PageSection("Settings", list(_describe_settings(opened)) or ["none"], "- "),
+        PageSection("Who takes part", _describe_participants(opened, policy)),
+        PageSection("What leaves", [f"The card will say: {method.way_out.meaning}"]),
+        PageSection("Worst case", _describe_worst_case(opened, ledger)),
+        PageSection("Price", _describe_price(study, opened, ledger)),
+        PageSection("Until", [f"{terms.ends} (UTC), then nothing more is answered{_say_days_left(opened)}."]),
         *(
             []
             if policy is None
-            else _section("The policy", [_describe_policy(study, opened, ledger, policy)])
+            else [PageSection("The policy", [_describe_policy(study, opened, ledger, policy)])]
         ),
     ]
 
@@ -539,20 +559,20 @@ def _say_days_left(opened: OpenedTerms) -> str:
     return f"; {_count(left, 'day')} from today"
 
 
-def _section(label: str, paragraphs: Iterable[str], mark: str = "") -> list[str]:
+def _fill(section: PageSection) -> list[str]:
     """A label, and beside it its paragraphs, filled to the width of the page; an empty line below."""
     lines: list[str] = []
-    for paragraph in paragraphs:
+    for paragraph in section.paragraphs:
         lines += textwrap.wrap(
-            mark + paragraph,
+            section.mark + paragraph,
             WIDE - LABELS,
-            subsequent_indent=" " * len(mark),
+            subsequent_indent=" " * len(section.mark),
             break_on_hyphens=False,
             break_long_words=False,
         )
     if not lines:
         return []
-    beside = itertools.chain([label], itertools.repeat(""))
+    beside = itertools.chain([section.label], itertools.repeat(""))
     return [*(f"{name:{LABELS}}{line}".rstrip() for name, line in zip(beside, lines, strict=False)), ""]
 
 

@@ -97,7 +97,7 @@ def render_report(
         else None,
         curves={
             name: markupsafe.Markup(picture)
-            for name, picture in _draw_risks(risks, f"{metrics['target']} = {positive}").items()
+            for name, picture in draw_risks(risks, f"{metrics['target']} = {positive}").items()
         }
         if (risks := metrics.get("risks"))
         else {},
@@ -216,7 +216,7 @@ class _DrawnLine:
     dots: bool = False
 
 
-def _draw_risks(judged: Mapping[str, Any], positive: str) -> dict[str, str]:
+def draw_risks(judged: Mapping[str, Any], positive: str) -> dict[str, str]:
     """The pictures by name, as SVG; only those that the patients tell."""
     pictures = {}
     if judged["roc"] is not None:

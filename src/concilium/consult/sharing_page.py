@@ -19,7 +19,7 @@ import markupsafe
 from concilium.codes.agreed_sharing import NOT_FOR_CARE
 from concilium.codes.block_response import BlockResponse
 from concilium.codes.sharing_parameters import SINCE_FIRST
-from concilium.codes.sharing_report import BLOT, PLAIN, CurvePoint, SharingReport, draw_curves
+from concilium.codes.sharing_report import BLOT, PLAIN, SharingReport, draw_curves
 from concilium.consult.report import render
 from concilium.ledger.budgets import Balance
 from concilium.privacy.accounting import shown
@@ -127,14 +127,7 @@ def _draw_pictures(report: SharingReport) -> list[str]:
     """Loss on sensitive codes, and the precision of the attack, over epsilon."""
     if not report.curves:
         return []
-
-    def lose(point: CurvePoint) -> float | None:
-        return point.measured.loss.sensitive
-
-    def find(point: CurvePoint) -> float | None:
-        return point.measured.largest
-
     return [
-        draw_curves(report.curves, lose, "loss on sensitive codes"),
-        draw_curves(report.curves, find, "precision of the attack"),
+        draw_curves(report.curves, lambda point: point.measured.loss.sensitive, "loss on sensitive codes"),
+        draw_curves(report.curves, lambda point: point.measured.largest, "precision of the attack"),
     ]

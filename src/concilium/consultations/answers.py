@@ -20,7 +20,7 @@ from concilium.records.query import Query
 from concilium.trees.naive_bayes import NaiveBayesBody
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConsultationAnswer(Explanation):
     """An explanation that says of whom it is.
 

@@ -199,7 +199,7 @@ class _Candidates:
     names: list[str]
     tried: list[Column]
     place: NDArray[np.intp]
-    """Of each patient's own value; -1 where it is missing, or nobody of those learned from has it."""
+    """Of each patient's own value; -1 where it is missing, or no training patient has it."""
 
 
 def attack_attribute(

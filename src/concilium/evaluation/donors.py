@@ -3,7 +3,7 @@
 Three studies, each agreed to, held to its terms and charged like any other:
 
 1. Every hospital says how well a model of its own does for its own patients (`OwnModels`). Nothing of the model leaves.
-   `exact`: four whole numbers, by ten-fold cross-validation at home. `noised`: three with noise.
+   `exact`: four whole numbers, by local ten-fold cross-validation. `noised`: three with noise.
 2. The house ranks (`Ranking`) and asks the best to lend its model: a study of the method with this one hospital,
    released as `exact`. A model that is passed on releases what it shows, such as the counts in a tree's leaves.
 3. The borrower measures the model on its own patients (models/validation.py).
@@ -84,7 +84,7 @@ HALVES = 2  # of a block
 OPERATIONS, OPERATIONS_OF_BLOCK, OF_EACH_PATIENT = 4 * 10**9, 4 * 10**8, 5 * 10**5
 MEMORY, BYTES_OF_EACH = 1 << 31, 1 << 4
 PATIENCE = 600.0  # seconds, in which ten models are learned
-# What can be learned at home from a table, and predicts classes.
+# What can be learned locally from a table, and predicts classes.
 LEARNED_AT_HOME = ("tree", "voting-trees", "rulefit", "naive-bayes")
 
 
@@ -226,7 +226,7 @@ class AskOwnModel(Summed, frozen=True, kw_only=True):
 
     @property
     def _operations(self) -> int:
-        """What learning may take whatever the patients, at home or in a block."""
+        """What learning may take whatever the patients, of all of them or of a block."""
         return OPERATIONS if self.blocks is None else OPERATIONS_OF_BLOCK
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
@@ -445,7 +445,7 @@ class OwnModels(Proposal[_OwnCounts]):
 
 
 def _list_settings(method: Method[Any]) -> dict[str, Any]:
-    """The parameters by which a hospital learns alone as this method does with others: exact, at home. What a private
+    """The parameters by which a hospital learns alone as this method does with others: exact, locally. What a private
     study states of its attributes says which they are."""
     declared = method.parameters().items()
     apart = {name for name, one in declared if one.parameter.section in ("privacy", "values")}

@@ -2,7 +2,7 @@
 
 Leaving out a site asks how a model serves a hospital that had no part in it; a holdout asks how it serves the
 next patient of a hospital that had. All of this is a simulation's privilege: the records of the left-out site
-are at hand, and predictions are made and compared in this process, past any gate. Real hospitals evaluate at home and
+are at hand, and predictions are made and compared in this process, past any gate. Real hospitals evaluate locally and
 release counts through their own gates (folds.py).
 """
 
@@ -40,7 +40,7 @@ class Fold:
 class Predictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model said of the patients of one site, beside what happened; probabilities follow `classes`, of which
     there are none where a number is predicted. If asked for, `soft` are the same where nothing is certain, and
-    `decided` says from which chance on the positive class was called."""
+    `decided` is the threshold at which the positive class was predicted."""
 
     site: str
     classes: tuple[Value, ...]

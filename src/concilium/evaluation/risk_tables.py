@@ -364,7 +364,7 @@ def _trace_benefit(table: RiskTable, others: Floats, events: Floats) -> dict[str
 
 def compare_sites(table: RiskTable) -> dict[str, Any]:
     """How far hospitals differ: of AUC (on the log odds scale) and slope the mean, the spread between hospitals and the
-    interval in which that of a further hospital would lie; and what recalibrating at home would gain.
+    interval in which that of a further hospital would lie; and what local recalibration would gain.
 
     The mean is that of a random-effects model (DerSimonian and Laird 1986) and the prediction interval has a t
     distribution (Higgins, Thompson and Spiegelhalter 2009). None where fewer than three hospitals can tell.

@@ -1,5 +1,5 @@
 """A model that exists meets hospitals that may have had no part in it: figures, hospital by hospital where the release
-shows them, how far hospitals differ, and what recalibration at home would gain.
+shows them, how far hospitals differ, and what local recalibration would gain.
 
 All of it follows from the one table that hospitals answer (models/validation.py), and is covered by what it cost.
 """

@@ -474,7 +474,7 @@ class Experts(PrivateMethod[StudentBody]):
         return pack(np.nan_to_num(np.rint(severity * GRID), nan=-1.0).astype("<i4"))
 
     def grow(self, stays: Series) -> GrownEnsemble:
-        """Grow an ensemble of a hospital's own stays, at home: `.predict(stays, weights="optimal")`. Nothing leaves,
+        """Grow an ensemble of a hospital's own stays, locally: `.predict(stays, weights="optimal")`. Nothing leaves,
         and nothing protects anybody."""
         patient_windows.check_target(stays, self.task)
         self._grown = grow_ensemble(patient_windows.lay_out(stays, self.task), self.experts, self.limit)

@@ -267,7 +267,26 @@ def read_settings(file: LedgerFile) -> LedgerSettings:
 
 def read_entries(file: LedgerFile) -> Iterator[Entry]:
     """Every entry after the opening one."""
-    for row in file.rows(f"SELECT {_FIELDS}, hash FROM entries WHERE sequence > 0 ORDER BY sequence"):
+    return _read_rows(file, "sequence > 0 ORDER BY sequence", ())
+
+
+def read_page(file: LedgerFile, before: int, most: int) -> Iterator[Entry]:
+    """The last entries before a place, newest first."""
+    return _read_rows(file, "sequence > 0 AND sequence < ? ORDER BY sequence DESC LIMIT ?", (before, most))
+
+
+def read_spending(file: LedgerFile, points: int) -> list[tuple[datetime, Fraction]]:
+    """What was spent in all, at entries evenly apart and at the last."""
+    last = read_tail(file).head.count
+    places = sorted({last, *(last * point // points for point in range(points))})
+    marks = ",".join("?" * len(places))
+    query = f"SELECT time, spent FROM entries WHERE sequence IN ({marks}) ORDER BY sequence"
+    rows = file.rows(query, tuple(places))
+    return [(parse_time(file, when), _fraction(file, spent)) for when, spent in rows]
+
+
+def _read_rows(file: LedgerFile, which: str, values: tuple[object, ...]) -> Iterator[Entry]:
+    for row in file.rows(f"SELECT {_FIELDS}, hash FROM entries WHERE {which}", values):
         sequence, when, study, question, digest, kind, mode, cost, _, numbers, note, _, link = row
         price, time = None if cost is None else _fraction(file, cost), parse_time(file, when)
         yield Entry(sequence, time, study, question or "", digest, kind, mode, price, numbers, link, note)

@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -299,6 +300,16 @@ class Ledger(LedgerMemory, RefusalLog):
         """Every entry after the opening one, oldest first; a change of settings has mode 'settings'."""
         with self._file.reading():
             return list(chain.read_entries(self._file))
+
+    def page(self, before: int | None = None, most: int = 100) -> list[Entry]:
+        """The newest entries, or those before the entry with this number, newest first; quick in a long ledger."""
+        with self._file.reading():
+            return list(chain.read_page(self._file, 2**62 if before is None else before, most))
+
+    def spending(self, points: int = 200) -> list[tuple[datetime, Fraction]]:
+        """What was spent in all, over time: at about so many entries, the last among them."""
+        with self._file.reading():
+            return chain.read_spending(self._file, points)
 
     def head(self) -> Head:
         """How far the chain has come."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
 from concilium.records.clinical_ranges import find_range
@@ -37,7 +38,7 @@ class Reason:
     support: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """A prediction for one patient and the reasons for it; prints as sentences.
 
@@ -70,6 +71,14 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.sentences[0]!r}, reasons={len(self.reasons)})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the sentences, the first one first in sight."""
+        first, *others = map(escape, self.sentences)
+        return f"<p><b>{first}</b></p>" + "".join(f"<div>{one}</div>" for one in others)
 
 
 def say_share(share: float) -> str:

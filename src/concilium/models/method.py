@@ -24,6 +24,7 @@ from concilium.errors import LedgerError, MessageError, ModelError, RecordsError
 from concilium.models.explanation import Explanation, annotate, say_open
 from concilium.models.follow_up import Followed
 from concilium.models.model_file import save, write
+from concilium.models.pictures import Picture
 from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
@@ -593,6 +594,12 @@ class Method(Proposal[B]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
         return {}
+
+    def plot(self) -> Picture:
+        """The model as one picture (SVG, which notebooks draw): the first of `pictures`."""
+        for drawn in self.pictures().values():
+            return Picture(drawn)
+        raise ModelError(f"{self.called} has no picture; print(model.text()) shows it")
 
 
 class PrivateMethod(Method[B]):

@@ -157,8 +157,13 @@ class AdaptedModel(Method[Any]):
         return self.origin.pictures(whole=whole)
 
     def to_pmml(self) -> str:
-        """A tree as a PMML 4.4 document, with the adapted chances; ModelError for what has no such export."""
+        """A tree or shapes as a PMML 4.4 document, with the adapted chances; ModelError for what has no such export."""
         exported: str = self._export("to_pmml")
+        return exported
+
+    def to_cql(self) -> str:
+        """Shapes as definitions in CQL, with the adapted log odds."""
+        exported: str = self._export("to_cql")
         return exported
 
     def to_expressions(self) -> list[Any]:
@@ -168,7 +173,9 @@ class AdaptedModel(Method[Any]):
 
     def _export(self, name: str) -> Any:
         if not hasattr(self.origin, name):
-            raise ModelError(f"{self.called} has no {name!r}: of the methods only a tree is written that way")
+            raise ModelError(
+                f"{self.called} has no {name!r}: only trees and shapes are written for other software"
+            )
         export = getattr(self.origin, name)
         return export(self._tell) if self.adaptation.changes else export()
 

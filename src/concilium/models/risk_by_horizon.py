@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, StudyError, name_some
 from concilium.models.explanation import Explanation
 from concilium.models.follow_up import Followed
 from concilium.models.method import PrivateMethod
@@ -72,6 +72,8 @@ SHARE_OF_FOLLOW_UP = Fraction(1, 20)
 # Fewer patients who are followed to the horizon, or have the event, than this many deviations of noise are none.
 DEVIATIONS = 3.0
 FEW_FOLLOWED = 0.1
+# Of so many patients of a hospital somebody is followed as long as at others.
+ENOUGH = 20
 
 B = TypeVar("B", bound=msgspec.Struct)
 Floats = NDArray[np.float64]
@@ -155,7 +157,7 @@ class RiskByHorizon(PrivateMethod[B]):
         bounded = self.way_out.bounded
         times = horizon.cut(noisy=bounded)
         variance = partners.variance(self.rho_in_all * SHARE_OF_FOLLOW_UP, 1) if bounded else Fraction(0)
-        table = yield AskCounts(
+        question = AskCounts(
             query=self.query,
             target=self.target,
             attributes=(Attribute(self.time, (0.0, *times)),),
@@ -163,8 +165,20 @@ class RiskByHorizon(PrivateMethod[B]):
             totals=False,
             noise=Gaussian(str(variance)) if bounded else None,
         )
+        warnings: list[str] = []
+        if self.way_out.by_site:
+            answers = yield BySite(question)
+            table = sum(answers.values(), np.zeros(question.shape, dtype=np.int64))
+            short = [site for site, own in answers.items() if own[0].sum() >= ENOUGH and not own[0][-1].any()]
+            if short and len(short) < len(answers):
+                warnings.append(
+                    f"nobody at {name_some(short, 5)} is followed to {horizon}: is {self.time!r} in another unit there?"
+                )
+        else:
+            table = yield question
         noise = math.sqrt(float(variance) * float(partners.noise_factor)) if bounded else 0.0
-        return self._read_table(horizon, times, np.maximum(table[0].astype(np.float64), 0.0), noise)
+        outcome, said = self._read_table(horizon, times, np.maximum(table[0].astype(np.float64), 0.0), noise)
+        return outcome, [*said, *warnings]
 
     def _read_table(
         self, horizon: Followed, times: tuple[float, ...], table: Floats, noise: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import msgspec
@@ -101,6 +102,31 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             reasons.setdefault(loss.site, f"lost in round {loss.round}: {loss.reason}")
         there = {site.name for site in self.sites}
         return {site: why for site, why in reasons.items() if site not in there}
+
+    def _list_facts(self) -> dict[str, str]:
+        """What fits on a few lines."""
+        counted = [site.patients for site in self.sites if site.patients is not None]
+        facts = {
+            "method": self.method,
+            "release": self.release,
+            "hospitals": str(len(self.sites)),
+            "patients": f"{sum(counted):,}" if counted else "not released",
+            "rounds": str(self.rounds),
+            "warnings": str(len(self.warnings)),
+            "alarms": str(len(self.alarms)),
+        }
+        return facts | ({"date": self.date} if self.date else {})
+
+    def __repr__(self) -> str:
+        return f"Card({', '.join(f'{name}={text}' for name, text in self._list_facts().items())})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what matters most, what to look into first, and what to be careful about."""
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._list_facts().items()
+        )
+        lists = "".join(f"<li>{escape(one)}</li>" for one in (*self.alarms, *self.warnings))
+        return f"<p>{escape(self.meaning)}</p><table>{rows}</table><ul>{lists}</ul>"
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain JSON values."""

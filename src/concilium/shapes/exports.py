@@ -1,19 +1,34 @@
-"""A shape model for other software: every cell as plain conditions with its log odds, as JSON.
+"""A shape model for other software: as JSON, as a CQL library, and as a PMML 4.4 Scorecard.
 
-A patient's log odds are the intercept and `log_odds` of the one cell of each term whose conditions all hold. A
-condition holds where one of its `any_of` does: `from` (that number or more), `below`, `values`, `missing`, or `other`
-(any value that no cell of the attribute lists). Where no cell of a term holds, the term adds nothing.
+JSON has every cell as plain conditions with its log odds. A patient's log odds are the intercept and `log_odds` of the
+one cell of each term whose conditions all hold. A condition holds where one of its `any_of` does: `from` (that
+number or more), `below`, `values`, `missing`, or `other` (any value that no cell of the attribute lists). Where no cell
+of a term holds, the term adds nothing.
+
+CQL and PMML take the first cell whose condition is true. What stands for any other value comes last, without a
+condition of its own. A comparison with null is not true in either, so that a value that no cell has adds nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.models.cql import write_condition, write_literal, write_name
+from concilium.models.pmml import begin_document, data_field, join, predicate_of, xml_attributes
+from concilium.models.threshold import probability
 from concilium.protocol.attributes import MISSING, Attribute, find_runs
+from concilium.records.columns import label
 from concilium.shapes.body import ShapeBody, ShapeTerm
 from concilium.shapes.reading import WITHIN_95, order_terms
+
+Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 
 
 def to_json(body: ShapeBody) -> str:
@@ -39,15 +54,20 @@ def to_json(body: ShapeBody) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
-def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
+def _cross(body: ShapeBody, term: ShapeTerm) -> list[list[tuple[Attribute, list[int]]]]:
+    """For each cell the codes of each of its attributes."""
     sizes = term.cells.sizes(body.attributes)
     sides = []
     for place, index in enumerate(term.cells.attributes):
         attribute = body.attributes[index]
         groups = term.cells.groups[place] if term.cells.groups else range(attribute.size)
         members = [[code for code, own in enumerate(groups) if own == group] for group in range(sizes[place])]
-        sides.append([_describe(attribute, codes) for codes in members])
-    crossed = [[one] for one in sides[0]] if len(sides) == 1 else [[a, b] for a in sides[0] for b in sides[1]]
+        sides.append([(attribute, codes) for codes in members])
+    return [list(cell) for cell in product(*sides)]
+
+
+def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
+    crossed = [[_describe(*one) for one in cell] for cell in _cross(body, term)]
     return [
         {
             "conditions": conditions,
@@ -58,6 +78,111 @@ def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
         }
         for cell, conditions in enumerate(crossed)
     ]
+
+
+def _order_cells(body: ShapeBody, term: ShapeTerm) -> list[tuple[list[tuple[Attribute, list[Any]]], float]]:
+    """The cells in the order in which they are tried: what each attribute has (bins of a number, None for missing),
+    and log odds. An attribute that any other value will do for is not among them."""
+    found = []
+    for cell, value in zip(_cross(body, term), term.values, strict=True):
+        needed: list[tuple[Attribute, list[Any]]] = []
+        for attribute, codes in cell:
+            if attribute.other_cell in codes:
+                continue
+            listed: dict[int, Any] = dict(zip(attribute.cells, attribute.values, strict=True))
+            if attribute.numeric:
+                listed = {code: code - attribute.first for code in codes}
+            if attribute.missing:
+                listed[MISSING] = None
+            held = [listed[code] for code in codes]
+            needed.append((attribute, held))
+        found.append((needed, value))
+    return sorted(found, key=lambda one: -len(one[0]))
+
+
+def to_cql(body: ShapeBody) -> str:
+    """A definition for each term, their sum, and the risk."""
+    defined, names = [], []
+    for term in order_terms(body):
+        names.append(write_name(f"log odds of {body.name(term)}"))
+        lines = [f"define {names[-1]}: case"]
+        otherwise = 0.0
+        for needed, value in _order_cells(body, term):
+            if needed:
+                condition = " and ".join(
+                    write_condition(one.name, held, one.edges if one.numeric else None)
+                    for one, held in needed
+                )
+                lines.append(f"  when {condition} then {write_literal(float(value))}")
+            else:
+                otherwise = float(value)
+        defined.append("\n".join([*lines, f"  else {write_literal(otherwise)} end"]))
+    total = " + ".join([write_literal(float(body.intercept)), *names])
+    defined.append(f'define "log odds": {total}')
+    defined.append('define "risk": 1.0 / (1.0 + Exp(-"log odds"))')
+    return "\n\n".join(defined) + "\n"
+
+
+def to_pmml(body: ShapeBody) -> str:
+    """A Scorecard of log odds, whose second output is the risk."""
+    about = f"Shapes for {body.target} = {label(body.classes[1])}" + (
+        f", of patients with {body.query}" if body.query else ""
+    )
+    fields = [
+        line
+        for one in body.attributes
+        for line in data_field(one.name, () if one.numeric else one.values, one.numeric)
+    ]
+    lines = [
+        *begin_document(about),
+        f' <DataDictionary numberOfFields="{len(body.attributes)}">',
+        *fields,
+        " </DataDictionary>",
+        f" <Scorecard{xml_attributes(modelName=body.target, initialScore=repr(float(body.intercept)))}"
+        ' functionName="regression" useReasonCodes="false">',
+        "  <MiningSchema>",
+        *(
+            f'   <MiningField{xml_attributes(name=one.name)} invalidValueTreatment="asIs"/>'
+            for one in body.attributes
+        ),
+        "  </MiningSchema>",
+        "  <Output>",
+        '   <OutputField name="log odds" optype="continuous" dataType="double" feature="predictedValue"/>',
+        '   <OutputField name="risk" optype="continuous" dataType="double" feature="transformedValue">',
+        '    <Apply function="/"><Constant>1</Constant><Apply function="+"><Constant>1</Constant>'
+        '<Apply function="exp"><Apply function="-"><Constant>0</Constant><FieldRef field="log odds"/></Apply>'
+        "</Apply></Apply></Apply>",
+        "   </OutputField>",
+        "  </Output>",
+        "  <Characteristics>",
+    ]
+    for term in order_terms(body):
+        lines.append(f"   <Characteristic{xml_attributes(name=body.name(term))}>")
+        cells = _order_cells(body, term)
+        if cells[-1][0]:
+            cells.append(([], 0.0))
+        for needed, value in cells:
+            predicates = [
+                predicate_of(one.name, held, one.edges if one.numeric else None) for one, held in needed
+            ]
+            condition = join("and", predicates) if predicates else "<True/>"
+            lines.append(f'    <Attribute partialScore="{float(value)!r}">{condition}</Attribute>')
+        lines.append("   </Characteristic>")
+    return "\n".join([*lines, "  </Characteristics>", " </Scorecard>", "</PMML>"]) + "\n"
+
+
+def adapt_body(body: ShapeBody, adapt: Adapt | None) -> ShapeBody:
+    """The shapes as a hospital adapts them: a shift and a slope of log odds."""
+    if adapt is None:
+        return body
+    risk = probability(np.array([0.0, 1.0]))
+    shares, _ = adapt(np.column_stack([1 - risk, risk]))
+    shift, end = np.log(shares[:, 1] / shares[:, 0]).tolist()
+    terms = [
+        msgspec.structs.replace(term, values=[(end - shift) * value for value in term.values])
+        for term in body.terms
+    ]
+    return msgspec.structs.replace(body, terms=terms, intercept=shift + (end - shift) * body.intercept)
 
 
 def _describe(attribute: Attribute, codes: Sequence[int]) -> dict[str, Any]:

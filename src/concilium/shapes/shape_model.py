@@ -39,7 +39,7 @@ from concilium.protocol.schema import set_against_rest
 from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
-from concilium.shapes.exports import to_json
+from concilium.shapes.exports import Adapt, adapt_body, to_cql, to_json, to_pmml
 from concilium.shapes.plain_fit import ShapeFit
 from concilium.shapes.private_fit import PrivateShapes
 from concilium.shapes.reading import (
@@ -222,6 +222,14 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     def to_json(self) -> str:
         """The model for other software: every cell as plain conditions with its log odds (shapes/exports.py)."""
         return to_json(self.body)
+
+    def to_cql(self, adapt: Adapt | None = None) -> str:
+        """The model as definitions in CQL, for decision support that speaks FHIR: log odds and risk."""
+        return to_cql(adapt_body(self.body, adapt))
+
+    def to_pmml(self, adapt: Adapt | None = None) -> str:
+        """The model as a PMML 4.4 Scorecard of log odds, with the risk as its second output."""
+        return to_pmml(adapt_body(self.body, adapt))
 
     def importances(self) -> dict[str, float]:
         """How much the risks of patients differ by each attribute; a pair counts half for each of its two."""

@@ -65,6 +65,7 @@ from concilium.statistics.columns import (
 from concilium.statistics.cox_sums import AskCox, AskCoxCells, CoxCells, CoxSums, read_cells, read_cox
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import Vector
+from concilium.statistics.own_fits import HAZARDS
 from concilium.statistics.private_hazards import MOST_CELLS, AskHazards
 from concilium.statistics.regression_fit import (
     STEPS,
@@ -78,6 +79,7 @@ from concilium.statistics.regression_fit import (
 )
 from concilium.statistics.results import TermEstimate, TermTest
 from concilium.statistics.term_model import (
+    ByHospital,
     Interactions,
     Reference,
     Splines,
@@ -228,6 +230,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     ] = "hospital"
     grid: Grid = None
     at: Horizon = None
+    by_hospital: ByHospital = False
     epsilon: Epsilon = None
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
@@ -244,11 +247,14 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private CoxRegression needs an 'epsilon', such as 3.0")
-        if self.baseline != "common" or not 2 <= len(self._ends) <= MOST_CELLS:
+        self.baseline = "common"
+        if not 2 <= len(self._ends) <= MOST_CELLS:
             raise StudyError(
-                "a private CoxRegression has one baseline hazard for all, in cells of a public grid: state baseline = "
-                f"\"common\" and a 'grid' of 2 to {MOST_CELLS} times, of which five are often enough"
+                f"a private CoxRegression needs a public 'grid' of 2 to {MOST_CELLS} times, with a constant hazard "
+                "between them; five are often enough"
             )
+        if self.by_hospital:
+            raise StudyError("a private CoxRegression has no comparison by_hospital: leave it out")
         if self.positive is None:
             raise StudyError(
                 f"a private CoxRegression needs the value of {self.target!r} that is the event: positive"
@@ -258,7 +264,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     @property
     def _ends(self) -> tuple[float, ...]:
         """Where the cells of a private study end."""
-        return tuple(one for one in self.grid or () if one > 0)
+        return tuple(one for one in self.grid or self.bins.get(self.time, ()) if one > 0)
 
     @property
     def needed_columns(self) -> frozenset[str]:
@@ -284,12 +290,13 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
             (AskCox.kind, "about eight times: partial likelihood, score and information"),
             (AskCoxCells.kind, "events and relative risks on the grid, for the baseline"),
         ]
-        return Plan("rho", tuple(PlannedQuestion(kind, None, note) for kind, note in kinds))
+        questions = (PlannedQuestion(kind, None, note) for kind, note in kinds)
+        return Plan("rho", (*questions, *self._plan_between))
 
     def may_cut(self, name: str, edges: Sequence[float]) -> bool:
         """The time on the study's grid, or on the public one."""
         if name == self.time:
-            return set(edges) <= {0.0, *(self.grid or ())} or all(
+            return set(edges) <= {0.0, *(self.grid or ()), *self._ends} or all(
                 edge.is_integer() or on_grid(edge) for edge in edges
             )
         return super().may_cut(name, edges)
@@ -426,7 +433,9 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
         body = self._make_body(
             terms, classes, (at, information, likelihood, null), last, cells, (means, spread), grid, running
         )
-        return self._finish(body, seen, left_out, self._warn(last, without, running))
+        warnings = self._warn(last, without, running)
+        body = yield from self._compare(body, about, HAZARDS, warnings)
+        return self._finish(body, seen, left_out, warnings)
 
     def _refuse_empty(self, start: CoxSums) -> None:
         if start.patients == 0:

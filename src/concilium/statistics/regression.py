@@ -61,6 +61,7 @@ from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
     LEVEL,
+    ByHospital,
     Interactions,
     Reference,
     Splines,
@@ -161,6 +162,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
         ),
     ] = "wald"
+    by_hospital: ByHospital = False
     epsilon: Epsilon = None
     delta: Delta = "1/1000000"
     values: Values = field(default_factory=dict)
@@ -195,9 +197,10 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
-        if self.intercepts != "common" or self.firth or self.tests != "wald":
+        if self.intercepts != "common" or self.firth or self.tests != "wald" or self.by_hospital:
             raise StudyError(
-                "a private Regression has one intercept for all, no Firth's correction and tests by its covariance"
+                "a private Regression has one intercept for all, no Firth's correction, tests by its covariance and "
+                "no comparison by_hospital"
             )
         check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
@@ -233,6 +236,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             (
                 PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
                 PlannedQuestion(AskRegression.kind, None, f"{often}: likelihood, score and information"),
+                *self._plan_between,
             ),
         )
 
@@ -282,7 +286,9 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             # A deviation is never below zero: half of the time it is zero by chance.
             p = chi_squared_tail(fit.rise, 1) / 2
             tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
-        return self._finish(self._make_body(fit, classes, tests), seen, left_out, self._warn(fit))
+        warnings = self._warn(fit)
+        body = yield from self._compare(self._make_body(fit, classes, tests), about, self.family, warnings)
+        return self._finish(body, seen, left_out, warnings)
 
     def _warn(self, fit: Fit) -> list[str]:
         warnings = []

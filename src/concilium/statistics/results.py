@@ -46,6 +46,18 @@ class TermTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p: float
 
 
+class TermBetween(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a term's coefficient differs between so many `hospitals`: Cochran's Q, which `share` of the variance is no
+    chance (I^2), and each hospital's own coefficient and error where the release shows them."""
+
+    term: str
+    hospitals: int
+    statistic: float
+    share: float
+    p: float
+    own: dict[str, tuple[float, float]] = {}
+
+
 @dataclass(frozen=True)
 class RegressionLine:
     """A row of a regression table: `ratio` is exp(coefficient), and so are its ends; None where it is a difference."""

@@ -15,8 +15,9 @@ from concilium.errors import HouseError, name_some
 from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
 from concilium.models.method import Attributes, Method, read_edges
 from concilium.models.prediction import AnyPatients, Entries
-from concilium.parameters import Parameter, name, names
-from concilium.protocol.questions import Learned
+from concilium.parameters import Parameter, flag, name, names
+from concilium.privacy.accounting import PlannedQuestion
+from concilium.protocol.questions import Conversation, Learned
 from concilium.protocol.schema import SchemaSeen, find_cautions, say_left_out
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import DictionaryEntry, say_value
@@ -29,8 +30,10 @@ from concilium.statistics.distributions import (
     two_sided,
 )
 from concilium.statistics.families import Vector
+from concilium.statistics.own_fits import LEAST_EVENTS, AskOwnFits, ask_between
 from concilium.statistics.results import (
     RegressionLine,
+    TermBetween,
     TermEstimate,
     TermTest,
     draw_forest,
@@ -46,6 +49,7 @@ from concilium.statistics.results import (
 
 LEVEL = 0.975
 MOST_SHOWN = 10
+FEW_DRAWN = 4
 NOT_PRIVATE = (
     "scores and information are exact: masks hide which hospital a sum comes from, not which patient"
 )
@@ -98,6 +102,15 @@ Interactions = Annotated[
     Sequence[Sequence[str]],
     Parameter("a list of pairs of names", _read_pairs, 'products of two attributes, [["age", "sex"]]'),
 ]
+ByHospital = Annotated[
+    bool,
+    Parameter(
+        "true or false",
+        flag,
+        "compare what hospitals find alone: I^2 of each term, and a forest plot by hospital where they show it; one "
+        "question more, and not under private",
+    ),
+]
 
 
 class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -112,6 +125,7 @@ class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     means: list[float]
     deviations: list[float]
     tests: list[TermTest]
+    between: list[TermBetween] = []
 
 
 B = TypeVar("B", bound=TermBody)
@@ -124,6 +138,25 @@ class TermModel(Method[B]):
     splines: Splines
     reference: Reference
     interactions: Interactions
+    by_hospital: bool
+
+    def _compare(
+        self, body: B, about: Mapping[str, Any], family: str, warnings: list[str]
+    ) -> Conversation[B]:
+        """The body with how hospitals differ, where the study asks for it."""
+        if not self.by_hospital:
+            return body
+        between = yield from ask_between(body.terms, about, family, by_site=self.way_out.by_site)
+        if not between:
+            warnings.append(
+                f"no two hospitals have {LEAST_EVENTS} events or more each: they are not compared with each other"
+            )
+        return msgspec.structs.replace(body, between=between)
+
+    @property
+    def _plan_between(self) -> list[PlannedQuestion]:
+        note = "what each hospital finds alone, for how they differ"
+        return [PlannedQuestion(AskOwnFits.kind, None, note)] if self.by_hospital else []
 
     def _refuse_lacking(
         self, numbers: Iterable[str], categories: Iterable[str], left_out: Mapping[str, str]
@@ -290,7 +323,12 @@ class TermModel(Method[B]):
             for test in self.body.tests
             if test.freedom > 1 or test.kind != "Wald"
         ]
-        return "\n".join([draw_text(self._rows()), *tests, *self._say_counts()])
+        differ = [
+            f"{self._say_term(one.term)}: between {one.hospitals} hospitals I^2 {one.share:.0%} "
+            f"(Q {say_number(one.statistic)}, p {say_p(one.p)})"
+            for one in self.body.between
+        ]
+        return "\n".join([draw_text(self._rows()), *tests, *differ, *self._say_counts()])
 
     def _say_counts(self) -> list[str]:
         """Whom the estimates are from."""
@@ -298,7 +336,21 @@ class TermModel(Method[B]):
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """A forest plot of all terms."""
-        return {"forest plot": draw_forest(self._in_words, self._ratio)}
+        drawn = {"forest plot": draw_forest(self._in_words, self._ratio)}
+        lines = {line.term: line for line in self.table()}
+        for one in self.body.between[: MOST_SHOWN if whole else FEW_DRAWN]:
+            reach = normal_quantile(LEVEL)
+            own = [
+                TermEstimate(site, value, error, low=value - reach * error, high=value + reach * error)
+                for site, (value, error) in one.own.items()
+            ]
+            if own:
+                every = replace(lines[one.term], term=f"all (I^2 {one.share:.0%})")
+                term = self._say_term(one.term)
+                drawn[f"{term} by hospital"] = draw_forest(
+                    [*make_lines(own, self._ratio), every], self._ratio
+                )
+        return drawn
 
     def _summary(self) -> str:
         return f"{len(self.body.terms.columns)} terms"

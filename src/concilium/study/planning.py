@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from concilium.privacy.identity import Identity, has_fingerprint
 from concilium.protocol.terms import MEASURED, find_needs
 from concilium.records.delimited import look
 from concilium.records.sources import TEXT_FILES, is_text_file
+from concilium.statistics.results import draw_html
 from concilium.study.sources import read_table, read_tables, require_patients
 
 if TYPE_CHECKING:
@@ -95,7 +97,7 @@ def _write_exactly(amount: Fraction | None, less: Fraction = Fraction(0)) -> str
     return None if amount is None else str(amount - less)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyPlan:
     """The questions of one fit (`questions`), how many models each site may be asked for, and what sites have left.
 
@@ -115,6 +117,16 @@ class StudyPlan:
     def rows(self) -> list[tuple[str, str, str]]:
         """Kind, cost and note of each question of one fit, as people read them."""
         return self.questions.rows()[:-1]
+
+    def __repr__(self) -> str:
+        return (
+            f"StudyPlan({len(self.rows)} questions, {self.models} model{'' if self.models == 1 else 's'}, "
+            f"rho at most {shown(self.total)}, {'fits' if self.fits else 'does not fit'})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the questions with their prices."""
+        return f"<p><code>{escape(repr(self))}</code></p>{draw_html([('kind', 'rho', 'about'), *self.rows])}"
 
     @property
     def total(self) -> Fraction:

@@ -27,6 +27,7 @@ from concilium.evaluation.drift import describe_performance
 from concilium.evaluation.metrics import FIGURES, NUMBER_FIGURES
 from concilium.evaluation.risk_tables import find_untold
 from concilium.models.follow_up import FollowUp
+from concilium.models.pictures import Picture
 from concilium.models.threshold import Decided
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.protocol.journal import Journal
@@ -151,7 +152,7 @@ TAKEN = ("left_out", "rounds", "bytes", "seconds")  # what a fold took, apart fr
 RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "report.html")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyResults:
     """A study's fitted model with its figures, and the terms that hospitals agreed to, byte for byte (their hash is the
     study's id on the card); `files` are those written, by name: none where no folder was given. `differences` are how
@@ -174,6 +175,46 @@ class StudyResults:
     def alarms(self) -> list[str]:
         """What must be looked into before anybody believes the model."""
         return list(self.card.alarms)
+
+    def _list_figures(self) -> list[tuple[str, str, str]]:
+        """The figures that were measured, each with its interval."""
+        intervals = self.metrics.get("overall", {}).get("intervals") or {}
+        names = NUMBER_FIGURES if "range" in self.metrics else FIGURES
+        return [
+            (
+                name,
+                f"{self.metrics[name]:.3f}",
+                " to ".join(f"{end:.3f}" for end in intervals.get(name) or ()),
+            )
+            for name in names
+            if isinstance(self.metrics.get(name), int | float)
+        ]
+
+    def __repr__(self) -> str:
+        figures = "".join(f", {name}={value}" for name, value, _ in self._list_figures()[:3])
+        return f"StudyResults({self.study.name!r}, {self.study.method}{figures}, {len(self.files)} files)"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what to look into first, the figures, the model."""
+        # As in `report`: a hospital's process needs none of this.
+        from html import escape
+
+        from concilium.statistics.results import draw_html
+
+        alarms = "".join(f"<li><b>{escape(one)}</b></li>" for one in self.alarms)
+        rows = [("figure", "value", "95 % interval"), *self._list_figures()]
+        figures = draw_html(rows) if len(rows) > 1 else "<p>Not evaluated.</p>"
+        return f"<h4>{escape(self.study.name)}</h4><ul>{alarms}</ul>{figures}{self.model._repr_html_()}"
+
+    def plot(self) -> Picture:
+        """One picture (SVG, which notebooks draw): the ROC curve of held-out patients, or else the model."""
+        if risks := self.metrics.get("risks"):
+            from concilium.consult.report import draw_risks
+
+            drawn = draw_risks(risks, f"{self.metrics['target']} = {self.metrics['positive']}")
+            for picture in drawn.values():
+                return Picture(picture)
+        return self.model.plot()
 
     def report(self) -> str:
         """The page report.html."""

@@ -81,6 +81,10 @@ class Study(sections.About, frozen=True, kw_only=True):
     after: tuple[Study, ...] = ()
     passed_over: Mapping[str, str] = msgspec.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        methods = ", ".join(dict.fromkeys(one.method for one in self.several or (self,)))
+        return f"Study({self.name!r}, {methods}, target={self.target!r}, release={self.release})"
+
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
         """The study in a TOML file; StudyError says in one sentence which key is wrong and how.

@@ -15,16 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from xml.sax.saxutils import quoteattr
 
-import concilium
-from concilium.models.pictures import printable
-from concilium.protocol.attributes import find_runs
+from concilium.models.cql import write_condition, write_literal, write_name, write_range
+from concilium.models.pmml import begin_document, data_field, output_field, predicate_of, xml_attributes
 from concilium.records.columns import Value, label
 from concilium.trees.body import Told, TreeBody, TreeNode
-
-NAMESPACE = "http://www.dmg.org/PMML-4_4"
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ def to_expressions(body: TreeBody, told: Told | None = None) -> list[LeafExpress
             continue
         edges = body.bins.get(node.attribute)
         below = [
-            (group.node, (*path, _write_condition(node.attribute, group.values, edges)))
+            (group.node, (*path, write_condition(node.attribute, group.values, edges)))
             for group in node.groups
             if not group.rest
         ]
@@ -80,33 +75,10 @@ def _describe(
     )
 
 
-def _write_condition(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
-    """The condition of the branches for these values."""
-    name = _write_name(attribute)
-    named = [value for value in values if value is not None]
-    parts = [f"{name} is null"] if None in values else []
-    if edges is not None:
-        parts += [_write_range(name, *run, edges) for run in find_runs(map(int, named))]
-    elif len(named) == 1:
-        parts.append(f"{name} = {_write_literal(named[0])}")
-    elif named:
-        parts.append(f"{name} in {{{', '.join(map(_write_literal, named))}}}")
-    if len(parts) == 1:
-        return parts[0]
-    return f"({' or '.join(f'({part})' if ' and ' in part else part for part in parts)})"
-
-
-def _write_range(name: str, first: int, last: int, edges: Sequence[float]) -> str:
-    """The bins from first to last."""
-    lower = [f"{name} >= {_write_literal(float(edges[first - 1]))}"] if first else []
-    upper = [f"{name} < {_write_literal(float(edges[last]))}"] if last < len(edges) else []
-    return " and ".join([*lower, *upper]) or f"{name} is not null"
-
-
 def _write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
     """The condition of all values that no branch names (or that lead where such do); None where there are none."""
     assert node.attribute is not None
-    name = _write_name(node.attribute)
+    name = write_name(node.attribute)
     elsewhere = [branch.value for branch in node.branches if branch.node != node.other]
     named = [value for value in elsewhere if value is not None]
     unnamed = _write_unnamed(name, named, edges)
@@ -120,33 +92,11 @@ def _write_rest(node: TreeNode, edges: Sequence[float] | None) -> str | None:
 def _write_unnamed(name: str, named: Sequence[Value], edges: Sequence[float] | None) -> str:
     """The condition of all known values but the named ones; empty where there are no others."""
     if edges is None:
-        listed = ", ".join(_write_literal(value) for value in named)
+        listed = ", ".join(write_literal(value) for value in named)
         return f"not ({name} in {{{listed}}})" if named else f"{name} is not null"
     taken = {int(value) for value in named}
     absent = [bin_ for bin_ in range(len(edges) + 1) if bin_ not in taken]
-    return " or ".join(f"({_write_range(name, bin_, bin_, edges)})" for bin_ in absent)
-
-
-def _write_name(attribute: str) -> str:
-    """An attribute as a quoted identifier."""
-    return '"' + _escape(attribute).replace('"', '\\"') + '"'
-
-
-def _write_literal(value: Value) -> str:
-    """A value as CQL writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "'" + _escape(value).replace("'", "\\'") + "'"
-    if isinstance(value, int) or float(value).is_integer():
-        return str(int(value))
-    return format(Decimal(repr(float(value))), "f")  # CQL has no exponents
-
-
-def _escape(text: str) -> str:
-    """Backslashes and line ends as CQL writes them inside quotes."""
-    named = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
-    return "".join(named.get(character, character) for character in text)
+    return " or ".join(f"({write_range(name, bin_, bin_, edges)})" for bin_ in absent)
 
 
 def to_pmml(body: TreeBody, told: Told | None = None) -> str:
@@ -154,23 +104,19 @@ def to_pmml(body: TreeBody, told: Told | None = None) -> str:
     asked = body.asked
     about = f"Decision tree for {body.target}" + (f", of patients with {body.query}" if body.query else "")
     lines = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<PMML xmlns="{NAMESPACE}" version="4.4">',
-        f" <Header{_attributes(description=about)}>",
-        f"  <Application{_attributes(name='Concilium', version=concilium.__version__)}/>",
-        " </Header>",
+        *begin_document(about),
         f' <DataDictionary numberOfFields="{len(asked) + 1}">',
-        *(line for name in asked for line in _data_field(name, _values_of(body, name), name in body.bins)),
-        *_data_field(body.target, body.classes, continuous=False),
+        *(line for name in asked for line in data_field(name, _values_of(body, name), name in body.bins)),
+        *data_field(body.target, body.classes, continuous=False),
         " </DataDictionary>",
-        f" <TreeModel{_attributes(modelName=body.target, functionName='classification', algorithmName='ID3')}"
+        f" <TreeModel{xml_attributes(modelName=body.target, functionName='classification', algorithmName='ID3')}"
         ' missingValueStrategy="none" noTrueChildStrategy="returnLastPrediction" splitCharacteristic="multiSplit">',
         "  <MiningSchema>",
-        *(f'   <MiningField{_attributes(name=name)} invalidValueTreatment="asIs"/>' for name in asked),
-        f'   <MiningField{_attributes(name=body.target)} usageType="target"/>',
+        *(f'   <MiningField{xml_attributes(name=name)} invalidValueTreatment="asIs"/>' for name in asked),
+        f'   <MiningField{xml_attributes(name=body.target)} usageType="target"/>',
         "  </MiningSchema>",
         "  <Output>",
-        *(_output_field(value) for value in body.classes),
+        *(output_field(value) for value in body.classes),
         "  </Output>",
         *_nodes(body, *(told or body.told)),
         " </TreeModel>",
@@ -193,12 +139,12 @@ def _nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[in
         indent = " " * depth
         score = label(body.classes[calls[index]])
         lines.append(
-            f'{indent}<Node{_attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
+            f'{indent}<Node{xml_attributes(id=str(index), score=score)} recordCount="{sum(node.counts)}">'
         )
         lines.append(f"{indent} {predicate}")
         for value, count, share in zip(body.classes, node.counts, shares[index], strict=True):
             lines.append(
-                f'{indent} <ScoreDistribution{_attributes(value=label(value))} recordCount="{count}"'
+                f'{indent} <ScoreDistribution{xml_attributes(value=label(value))} recordCount="{count}"'
                 f' probability="{share!r}"/>'
             )
         below: list[tuple[str, int, int]] = []
@@ -207,69 +153,11 @@ def _nodes(body: TreeBody, shares: Sequence[Sequence[float]], calls: Sequence[in
             # A check for missing values comes first: some engines stop at the first comparison they cannot make.
             for child, values, rest in sorted(node.groups, key=lambda group: None not in group.values):
                 if not rest:
-                    below.append((_predicate_of(node.attribute, values, edges), child, depth + 1))
+                    below.append((predicate_of(node.attribute, values, edges), child, depth + 1))
             if node.other is not None:
                 below.append(("<True/>", node.other, depth + 1))
         waiting += [f"{indent}</Node>", *below[::-1]]
     return lines
-
-
-def _predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence[float] | None) -> str:
-    """What a patient must fulfil to take the branches for these values."""
-    named = [value for value in values if value is not None]
-    missing = f'<SimplePredicate{_attributes(field=attribute)} operator="isMissing"/>'
-    if edges is None:
-        parts = [_compare(attribute, "equal", label(value)) for value in named]
-    else:
-        parts = [_within(attribute, *run, edges) for run in find_runs(map(int, named))]
-    return _join("or", [missing, *parts] if None in values else parts)
-
-
-def _within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
-    """The bins from first to last."""
-    lower = [_compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
-    upper = [_compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
-    any_value = f'<SimplePredicate{_attributes(field=attribute)} operator="isNotMissing"/>'
-    return _join("and", [*lower, *upper] or [any_value])
-
-
-def _join(operator: str, predicates: Sequence[str]) -> str:
-    """One predicate of several; PMML has a compound of two at least."""
-    if len(predicates) == 1:
-        return predicates[0]
-    return f'<CompoundPredicate booleanOperator="{operator}">{"".join(predicates)}</CompoundPredicate>'
-
-
-def _compare(attribute: str, operator: str, value: str) -> str:
-    return f"<SimplePredicate{_attributes(field=attribute, operator=operator, value=value)}/>"
-
-
-def _data_field(name: str, values: Sequence[Value], continuous: bool) -> list[str]:
-    """An entry of the data dictionary."""
-    if continuous:
-        return [f'  <DataField{_attributes(name=name)} optype="continuous" dataType="double"/>']
-    return [
-        f'  <DataField{_attributes(name=name)} optype="categorical" dataType="{_data_type(values)}">',
-        *(f"   <Value{_attributes(value=label(value))}/>" for value in values),
-        "  </DataField>",
-    ]
-
-
-def _data_type(values: Sequence[Value]) -> str:
-    """The PMML type that holds all of these values."""
-    if all(isinstance(value, bool) for value in values):
-        return "boolean"
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return "integer" if all(float(value).is_integer() for value in values) else "double"
-    return "string"
-
-
-def _output_field(value: Value) -> str:
-    name = f"probability({label(value)})"
-    return (
-        f'   <OutputField{_attributes(name=name)} optype="continuous" dataType="double" feature="probability"'
-        f"{_attributes(value=label(value))}/>"
-    )
 
 
 def _values_of(body: TreeBody, attribute: str) -> list[Value]:
@@ -277,8 +165,3 @@ def _values_of(body: TreeBody, attribute: str) -> list[Value]:
     asking = (node for node in body.nodes if node.attribute == attribute)
     named = (branch.value for node in asking for branch in node.branches)
     return list({label(value): value for value in named if value is not None}.values())
-
-
-def _attributes(**named: str) -> str:
-    """XML attributes, each after a space."""
-    return "".join(f" {name}={quoteattr(printable(value))}" for name, value in named.items())
