@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import concilium as cc
-from concilium.experts.site_experts import open_unselected
+from concilium.experts.site_experts import open_ranked
 from concilium.protocol.cohort import View
 from concilium.protocol.messages import open_envelope
 from concilium.records.columns import Coded, Numbers
@@ -114,7 +114,7 @@ def train(series: cc.Series) -> tuple[float, tuple[int, ...]]:
     """Milliseconds of all threads to train the experts of a hospital, which is what answers of experts wait for."""
     view = View(cc.Patients(series=series).selectable, RICH, parts={"series": series})
     start = time.process_time()
-    open_unselected(view.select("", ""), experts().task, len(series))
+    open_ranked(view.select("", ""), experts().task, len(series))
     return 1e3 * (time.process_time() - start), ()
 
 

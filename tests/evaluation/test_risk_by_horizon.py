@@ -99,6 +99,30 @@ def test_a_model_keeps_its_horizon_and_is_measured_by_it(hospitals, tmp_path):
     assert np.mean(np.array(scored.truth) == "yes") == pytest.approx(truth.mean(), abs=0.04)
 
 
+@pytest.mark.parametrize("name", ["cox", "curve"])
+def test_a_hospital_adapts_a_model_of_survival_by_outcomes_at_its_horizon(hospitals, name):
+    methods = {"cox": cc.CoxRegression, "curve": cc.SurvivalCurve}
+    more = {"by": "old"} if name == "curve" else {}
+    model = methods[name]("y", "t", "yes", at=HORIZON, release="exact", **more).fit(hospitals)
+    fresh, truth = draw_patients(9, 4000)
+    found = model.find_outcomes(Patients.of(cc.Records.read(fresh)))
+    assert len(found.truth) < 0.7 * len(fresh)
+    assert np.mean(np.array(found.truth) == "yes") == pytest.approx(truth.mean(), abs=0.04)
+    # A model that is right where it was learned is right here: there is nothing to shift by more than chance.
+    adapted = cc.adapt(model, fresh, site="elsewhere")
+    assert abs(float(np.atleast_1d(adapted.adaptation.shifts)[-1])) < 0.25
+    assert adapted.predict_proba(fresh)[:, 1].mean() == pytest.approx(truth.mean(), abs=0.04)
+
+
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_hospitals_of_a_region_learn_risks_by_a_horizon(hospitals, release):
+    parts = [part for frame in hospitals.values() for part in (frame[::2], frame[1::2])]
+    sites = [cc.Site(f"site {place}", cc.Records.read(part)) for place, part in enumerate(parts)]
+    house = cc.House([cc.Region("north", cc.House(sites[:3])), *sites[3:]])
+    model = METHODS["tree"](**SURVIVAL, release=release).fit(house)
+    assert model.predict_proba(hospitals["a"])[:, 1].mean() == pytest.approx(0.51, abs=0.06)
+
+
 def make_view(frame: pd.DataFrame) -> View:
     return View(cc.Records.read(frame, schema={"t": "number"}), Policy(), division_key=b"a key" * 8)
 

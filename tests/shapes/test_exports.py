@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 import concilium as cc
+from concilium.models.explanation import say_risk
 from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house
 from trees.evaluate_cql import evaluate
 from trees.score_pmml import NS, Scorer
@@ -77,3 +79,27 @@ def test_the_scorecard_has_what_the_standard_asks_for(model):
     assert [one.tag.removeprefix(NS) for one in scorer.model] == ["MiningSchema", "Output", "Characteristics"]
     assert {one.get("name") for one in scorer.model.iter(NS + "MiningField")} == set(scorer.types)
     assert len(list(scorer.model.iter(NS + "Characteristic"))) == len(model.body.terms)
+
+
+def test_one_page_holds_every_line_and_every_curve_and_loads_nothing(model):
+    class Page(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.text, self.tags = [], []
+
+        def handle_starttag(self, tag, attrs):
+            self.tags.append(tag)
+            assert not {"src", "href", "onload"} & {name for name, _ in attrs}
+
+        def handle_data(self, data):
+            self.text.append(data)
+
+    page = Page()
+    page.feed(model.to_html())
+    sheet = model.score_sheet()
+    assert {row.condition for row in sheet.rows} <= set(page.text)
+    assert page.tags.count("svg") == len(model.body.terms) == page.tags.count("figure")
+    assert sheet.say_loss() in " ".join(page.text)
+    # Each sum of points on the page has its risk.
+    assert all(say_risk(sheet.risk(points)) == said for points, said in sheet.list_risks(say_risk))
+    assert f"{sheet.list_risks(say_risk)[-1][1]}" in page.text

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROLES = ("viewer", "clinician", "steward", "scientist")
 """viewer: models and reports. clinician: and answers about patients. steward: and studies, ledgers, policies.
-scientist: and planning and running studies. Each sees what a viewer sees."""
+scientist: and checking and planning studies. Each sees what a viewer sees."""
 SESSION_SECONDS = 8 * 3600
 IDLE_SECONDS = 3600
 MOST_SESSIONS = 1000

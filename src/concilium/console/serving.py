@@ -18,7 +18,7 @@ PRIVATE = ".console"
 USERS, TRAIL = "users.json", "audit.jsonl"
 """What the console keeps of its own, in a hidden folder of the results: who may log in, and who did what."""
 
-PAGES = (("/steward", "Studies", ("steward",)),)
+PAGES = (("/steward", "Studies", ("steward",)), ("/scientist", "Study files", ("scientist",)))
 
 
 class ConsoleError(ConciliumError):
@@ -53,7 +53,7 @@ def make_console(
 ) -> tuple[GuardedApp, Access]:
     """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
     try:
-        from concilium.console.steward_pages import make_router
+        from concilium.console import scientist_pages, steward_pages
         from concilium.console.web import ConsoleState, make_app
     except ImportError:
         raise MissingExtra("web", "the console") from None
@@ -63,7 +63,9 @@ def make_console(
     state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
-    return GuardedApp(make_app(state, [make_router()], PAGES), hosts=names, secure=secure), access
+    inside = None if book is None else found.path
+    pages = make_app(state, [steward_pages.make_router(), scientist_pages.make_router(inside)], PAGES)
+    return GuardedApp(pages, hosts=names, secure=secure), access
 
 
 def find_users(folder: Path, users: Path | None) -> UserBook | None:

@@ -24,6 +24,7 @@ from concilium.models.threshold import Decided
 from concilium.protocol.cohort import numbers
 from concilium.protocol.schema import name_rest
 from concilium.records.columns import Coded, Value, label
+from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.table import Records
 from concilium.trees.ensemble import deal_bands
@@ -152,6 +153,10 @@ def predict_at(
     Where the model tells one value from all others, these two are the classes, whatever values the target has.
     """
     patients = select_patients(model, records)
+    truth: Sequence[Value | None] = patients.values(model.target)
+    if model.followed is not None:
+        found = model.find_outcomes(Patients(table=records))
+        patients, truth = found.asked, found.truth
     if not model.classes_:
         predictions = model.predict(patients).tolist() if len(patients) else []
         return Predictions(site, (), numbers(patients, model.target).tolist(), predictions, [])
@@ -164,10 +169,7 @@ def predict_at(
         probabilities[:, places] = model.predict_proba(patients)
         if soft:
             softened[:, places] = model.soft_proba(patients)
-    truth, predicted = (
-        patients.values(model.target),
-        model.predict(patients).tolist() if len(patients) else [],
-    )
+    predicted = model.predict(patients).tolist() if len(patients) else []
     return Predictions(
         site=site,
         classes=tuple(classes),

@@ -11,10 +11,19 @@ nothing about the event.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from concilium.models.prediction import KnownOutcomes, NewPatients
+from concilium.protocol.attributes import Attribute, recode
+from concilium.protocol.followed_outcome import FollowedOutcome, find_kept
+from concilium.records.columns import label
+
+if TYPE_CHECKING:
+    from concilium.models.method import Method
 
 Floats = NDArray[np.float64]
 # Cells of time up to the horizon: without noise, and with it. Groups of risk have so many patients, and there are so
@@ -65,6 +74,34 @@ def place_ends(
     last, without it at the horizon, after all cells. -1 where the cell is below zero: nothing is known of it."""
     ends = np.where((cell == cells) | (competing == 1), 2 * cells, 2 * cell + events)
     return np.where(cell < 0, -1, ends).astype(np.int64)
+
+
+def know_by_horizon(model: Method[Any], followed: Followed, found: KnownOutcomes) -> KnownOutcomes:
+    """Those of the patients whose outcome by the horizon counts, by how these patients themselves were followed: as
+    hospitals choose whom to learn from (protocol/followed_outcome.py)."""
+    times, classes = followed.cut(noisy=False), model.classes_
+    positive = getattr(model, "positive", None)
+    labels = [label(one) for one in classes]
+    place = labels.index(label(positive)) if positive is not None and label(positive) in labels else 1
+    codes, cells = recode(Attribute(followed.time, (0.0, *times)), NewPatients(found.asked))
+    cell = cells[codes] - 2
+    cell[(cell >= 0) & np.array([label(one) in followed.competing for one in found.truth])] = len(times)
+    events = np.array([label(one) == labels[place] for one in found.truth], dtype=np.bool_)
+    inside = (cell >= 0) & (cell < len(times))
+    happened, censored = (
+        np.bincount(cell[inside & chosen], minlength=len(times)).astype(np.float64)
+        for chosen in (events, ~events)
+    )
+    kept = find_kept(happened, censored, float((cell == len(times)).sum()))
+    values = [classes[1 - place], classes[place]]
+    outcome = FollowedOutcome(
+        time=followed.time, positive=values[1], rest=values[0], times=times, kept=tuple(kept)
+    )
+    placed = outcome.place(cell, events, np.arange(len(cell), dtype=np.uint64))
+    known = np.flatnonzero(placed)
+    return KnownOutcomes(
+        found.asked.take(known), [values[one - 1] for one in placed[known].tolist()], found.rows[known]
+    )
 
 
 def share_censored(tables: Floats, whole: Floats) -> Floats:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
 from concilium.models.explanation import Explanation, annotate, say_open
-from concilium.models.follow_up import Followed
+from concilium.models.follow_up import Followed, know_by_horizon
 from concilium.models.model_file import save, write
 from concilium.models.pictures import Picture
 from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
@@ -460,7 +460,9 @@ class Method(Proposal[B]):
         known = np.array([value is not None for value in table.values(self.target)], dtype=np.bool_)
         rows = np.flatnonzero(Query.parse(self.query).mask(table) & known)
         about = table.take(rows)
-        return KnownOutcomes(about, [value for value in about.values(self.target) if value is not None], rows)
+        truth = [value for value in about.values(self.target) if value is not None]
+        found = KnownOutcomes(about, truth, rows)
+        return found if self.followed is None else know_by_horizon(self, self.followed, found)
 
     def score(self, patients: Any) -> float:
         """How often the model is right about patients whose outcome the table holds; of a number, R squared.

@@ -22,11 +22,10 @@ from concilium.errors import HouseError, StudyError, name_some
 from concilium.models.explanation import Explanation
 from concilium.models.follow_up import Followed
 from concilium.models.method import PrivateMethod
-from concilium.models.prediction import KnownOutcomes, NewPatients
 from concilium.models.private_start import CLASSES
 from concilium.parameters import Parameter, name, number
 from concilium.privacy.accounting import Plan, PlannedQuestion, epsilon_from_rho, rho_for_epsilon
-from concilium.protocol.attributes import Attribute, recode
+from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.followed_outcome import FollowedOutcome, find_kept
 from concilium.protocol.questions import (
@@ -41,7 +40,6 @@ from concilium.protocol.questions import (
 )
 from concilium.protocol.schema import name_rest, state_values
 from concilium.records.columns import Value, label
-from concilium.records.patients import Patients
 
 Time = Annotated[
     str,
@@ -276,40 +274,6 @@ class RiskByHorizon(PrivateMethod[B]):
     @property
     def names_classes(self) -> bool:
         return getattr(self.body, "followed", None) is None and super().names_classes
-
-    def find_outcomes(self, patients: Patients) -> KnownOutcomes:
-        """Those of the patients whose outcome by the horizon counts, by how these patients themselves were followed."""
-        found = super().find_outcomes(patients)
-        horizon = self.followed
-        if horizon is None:
-            return found
-        times = horizon.cut(noisy=False)
-        codes, cells = recode(Attribute(horizon.time, (0.0, *times)), NewPatients(found.asked))
-        cell = cells[codes] - 2
-        place = self._place_event()
-        events = self.place(found.truth) == place
-        inside = (cell >= 0) & (cell < len(times))
-        happened, censored = (
-            np.bincount(cell[inside & chosen], minlength=len(times)).astype(np.float64)
-            for chosen in (events, ~events)
-        )
-        kept = find_kept(happened, censored, float((cell == len(times)).sum()))
-        values = [self.classes_[1 - place], self.classes_[place]]
-        outcome = FollowedOutcome(
-            time=horizon.time, positive=values[1], rest=values[0], times=times, kept=tuple(kept)
-        )
-        tickets = np.arange(len(cell), dtype=np.uint64)
-        placed = outcome.place(cell, events, tickets)
-        known = np.flatnonzero(placed)
-        return KnownOutcomes(
-            found.asked.take(known), [values[one - 1] for one in placed[known].tolist()], found.rows[known]
-        )
-
-    def _place_event(self) -> int:
-        """Which of the two classes is the event: the second where nobody says."""
-        labels = [label(one) for one in self.classes_]
-        positive = getattr(self, "positive", None)
-        return labels.index(label(positive)) if positive is not None and label(positive) in labels else 1
 
 
 def _ask_about(conversation: Conversation[Learned[B]], outcome: FollowedOutcome) -> Conversation[Learned[B]]:

@@ -251,8 +251,8 @@ class Region:
             return
         study = below.opened.method
         asked = {name: value for name, value in study.get_params().items() if name in ("bins", "attributes")}
-        schema = AskSchema(query=study.query, target=study.must_know, **asked)
-        if schema.kind not in below.opened.kinds:
+        schema = AskSchema(query=study.query, target=study.must_know, followed=question.followed, **asked)
+        if schema.kind not in below.opened.kinds or study.find_objection(schema) is not None:
             return
         self._gather(schema, below, f"{schema.kind} again")
         if envelope.seen is None or not envelope.seen.hash.startswith(_participants(below.run)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -153,6 +153,13 @@ class ScoreSheet:
         """The risk of a patient with so many points."""
         return float(probability(np.array([self.start + self.unit * points]))[0])
 
+    def list_risks(self, say: Callable[[float], str]) -> list[tuple[int, str]]:
+        """About twenty sums of points, each with its risk in words; no risk twice."""
+        found: dict[str, int] = {}
+        for points in range(0, self.largest + 1, max(self.largest // 20, 1)):
+            found.setdefault(say(self.risk(points)), points)
+        return [(points, said) for said, points in found.items()]
+
     def __str__(self) -> str:
         lines = [
             f"Score sheet for {self.target} = {self.positive}: add up the points of each line that holds",
@@ -161,12 +168,7 @@ class ScoreSheet:
         for name, rows in groupby(self.rows, key=lambda row: row.term):
             lines += [name, *(f"  {row.points:>4}  {row.condition}" for row in rows)]
         lines += ["", "points  risk"]
-        seen = set()
-        for points in range(self.largest + 1):
-            said = say_risk(self.risk(points))
-            if said not in seen and (points % max(self.largest // 20, 1) == 0):
-                seen.add(said)
-                lines.append(f"{points:>6}  {said}")
+        lines += [f"{points:>6}  {said}" for points, said in self.list_risks(say_risk)]
         return "\n".join([*lines, "", self.say_loss()])
 
     def say_loss(self) -> str:

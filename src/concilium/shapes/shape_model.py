@@ -40,6 +40,7 @@ from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
 from concilium.shapes.exports import Adapt, adapt_body, to_cql, to_json, to_pmml
+from concilium.shapes.page import to_html
 from concilium.shapes.plain_fit import ShapeFit
 from concilium.shapes.private_fit import PrivateShapes
 from concilium.shapes.reading import (
@@ -222,6 +223,10 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     def to_json(self) -> str:
         """The model for other software: every cell as plain conditions with its log odds (shapes/exports.py)."""
         return to_json(self.body)
+
+    def to_html(self) -> str:
+        """The model on one page that prints to PDF: points, odds ratios, risks, every curve."""
+        return to_html(self.body, self.card.dictionary)
 
     def to_cql(self, adapt: Adapt | None = None) -> str:
         """The model as definitions in CQL, for decision support that speaks FHIR: log odds and risk."""

@@ -284,7 +284,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
                 )
         if fit.deviation is not None:
             # A deviation is never below zero: half of the time it is zero by chance.
-            p = chi_squared_tail(fit.rise, 1) / 2
+            p = chi_squared_tail(fit.rise, 1) / 2 if fit.deviation else 1.0
             tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
         warnings = self._warn(fit)
         body = yield from self._compare(self._make_body(fit, classes, tests), about, self.family, warnings)

@@ -45,6 +45,8 @@ CONVERGED = 1e-9
 LEAST_STEP = 1 / 1024
 # Where the deviation of random intercepts begins, in units of residuals or of the linear predictor.
 FIRST_DEVIATION = 0.5
+# Below this, in the same units, hospitals do not differ.
+NO_DEVIATION = 1e-6
 # A coefficient of a standardised column that moves by this when the likelihood hardly rises has no finite value.
 STILL_MOVING = 1e-2
 # Of the price of a private fit, what each step may cost: the last one decides.
@@ -176,7 +178,7 @@ class PlainNewton:
             separated=tuple(
                 {**dict.fromkeys(fit.separated), **dict.fromkeys(find_running(scaled, moved[1:size]))}
             ),
-            deviation=abs(float(at[size])),
+            deviation=float(abs(at[size])) if abs(at[size]) > NO_DEVIATION * spread else 0.0,
             rise=max(2 * (likelihood - fit.likelihood), 0.0),
             freedom=final.own_intercepts - 1,
         )

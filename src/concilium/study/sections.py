@@ -190,14 +190,14 @@ ROWS = "one_row_per_patient"
 MOST_OF_A_CELL, BELOW = 120, "see below"
 
 
-def read_document(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """A study file, as it is and as a document; StudyError where it is not TOML.
+def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str, Any]]:
+    """A study file, as it is (or as `text` would have it) and as a document; StudyError where it is not TOML.
 
     The short forms are written out: without a name the study is called after its file, and hospitals listed under
     [sites] (`north = "north.csv"`) become one [[site]] each. `one_row_per_patient` there holds for all of them.
     """
     try:
-        content = path.read_bytes()
+        content = path.read_bytes() if text is None else text.encode()
         document = tomllib.loads(content.decode("utf-8"))
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from None

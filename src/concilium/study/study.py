@@ -86,13 +86,14 @@ class Study(sections.About, frozen=True, kw_only=True):
         return f"Study({self.name!r}, {methods}, target={self.target!r}, release={self.release})"
 
     @classmethod
-    def read(cls, path: str | Path, *, elsewhere: bool = False) -> Study:
+    def read(cls, path: str | Path, *, elsewhere: bool = False, text: str | None = None) -> Study:
         """The study in a TOML file; StudyError says in one sentence which key is wrong and how.
 
-        Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold.
+        Where its hospitals are `elsewhere`, on machines of their own, it names them and nothing that they hold. With
+        `text`, the study that the file would be if that stood in it.
         """
         path = Path(path)
-        content, document = sections.read_document(path)
+        content, document = sections.read_document(path, text)
         if sections.shares_entries(document):
             from concilium.study.code_sharing import SharingStudy
 

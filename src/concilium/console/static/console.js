@@ -1,4 +1,4 @@
-// What pages gain where scripts run: sliders, an answer that follows them, printing, and live lines. All works without.
+// What pages gain where scripts run: sliders, answers and checks that follow what is entered, printing. All works without.
 "use strict";
 
 function slide(input) {
@@ -38,6 +38,10 @@ function follow(form) {
       if (number === asked) result.classList.remove("busy");
     }
   }
+  if (form.hasAttribute("data-check")) {
+    form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 400); });
+    return;
+  }
   form.addEventListener("change", (event) => {
     const tick = event.target;
     if (tick.type === "checkbox" && tick.checked && tick.name.startsWith("m.")) {
@@ -61,14 +65,5 @@ function enhance(root) {
 }
 
 for (const input of document.querySelectorAll("input[data-low]")) slide(input);
-for (const form of document.querySelectorAll("form[data-live]")) follow(form);
+for (const form of document.querySelectorAll("form[data-live], form[data-check]")) follow(form);
 enhance(document);
-for (const live of document.querySelectorAll("[data-events]")) {
-  const source = new EventSource(live.dataset.events);
-  source.onmessage = (event) => {
-    const line = document.createElement("li");
-    line.textContent = event.data;
-    live.append(line);
-  };
-  source.addEventListener("end", () => { source.close(); location.reload(); });
-}
