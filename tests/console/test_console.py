@@ -191,6 +191,7 @@ def test_an_unforeseen_error_tells_nothing(
     monkeypatch.setattr("concilium.console.web.answer_patient", fail)
     reply = ask(browser, **{"v.age": "83"})
     assert reply.status_code == 500
+    assert "The console could not do this." in reply.text
     assert "Jane" not in reply.text + caplog.text
     assert "RuntimeError at test_console.py" in caplog.text
 
@@ -254,6 +255,34 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     inside.mkdir()
     (inside / "model.json").symlink_to(tmp_path / "outside" / "results" / "model.json")
     assert "There is no <code>model.json</code>" in open_console(inside).get("/").text
+
+
+CONSULTATION = """
+[privacy]
+release = "exact"
+[consultation]
+grid = ["sex", "age"]
+requesters = ["clinician"]
+ends = "2099-01-01"
+enough = 5
+"""
+
+
+def test_a_consultation_is_asked_as_its_agreement_says(tmp_path: Path, users: Path) -> None:
+    study = SPLIT.replace("[tree]\nmax_depth = 3\n", CONSULTATION).replace('"tree"', '"consultation"')
+    study = study.replace('target = "death"', 'target = "death"\npositive = 1') + DICTIONARY
+    (tmp_path / "ward").mkdir()
+    cc.Study.read(lay_out(tmp_path / "ward", study)).run(tmp_path / MODEL)
+    asked = cc.load(tmp_path / MODEL / "model.json").ask({"age": 71, "sex": "f"}, requester="clinician")
+    patient = {"v.age": "71", "v.sex": "f"}
+    page = unescape(ask(log_in(tmp_path, users, "clinician"), **patient).text)
+    for sentence in asked.sentences:
+        assert re.sub(r"^(\d+\. |- )", "", sentence) in page
+    alone = open_console(tmp_path)
+    refused = ask(alone, **patient, requester="Dr. Weiss")
+    assert refused.status_code == 422
+    assert "is not on the list of this consultation" in refused.text
+    assert ask(alone, **patient, requester="clinician").status_code == 200
 
 
 # Access.

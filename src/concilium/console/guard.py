@@ -97,7 +97,7 @@ class GuardedApp:
                 await _say(
                     send_guarded,
                     500,
-                    "The console could not do this. Its log says where. Nothing was decided or charged by this page.",
+                    "The console could not do this. Its log has the line of code.",
                 )
         finally:
             if client:

@@ -180,6 +180,7 @@ def make_app(
     app.add_exception_handler(ConciliumError, _show_error)
     app.add_exception_handler(HTTPException, _show_error)
     app.add_exception_handler(RequestValidationError, _show_error)
+    app.add_exception_handler(Exception, _show_failure)
     app.get("/static/{name}")(show_static)
     app.get("/login")(show_login)
     app.post("/login")(log_in)
@@ -202,6 +203,14 @@ def _show_error(request: Request, error: Exception) -> Response:
     said = {404: "There is no such page.", 405: "This page takes no such request."}.get(status, "")
     sentence = str(error) if isinstance(error, ConciliumError) else said or "This request cannot be read."
     return render(request, "error", status=status, session=find_session(request), sentence=sentence)
+
+
+def _show_failure(request: Request, error: Exception) -> Response:
+    """An unforeseen error, of which nothing is told; the guard logs its kind and its line."""
+    sentence = (
+        "The console could not do this. Its log has the line of code. Nothing of your request was kept."
+    )
+    return render(request, "error", status=500, session=find_session(request), sentence=sentence)
 
 
 def show_static(name: str) -> Response:
@@ -325,6 +334,7 @@ def _render_model(
     answered: PatientAnswer | None = None,
     before: tuple[FilledForm, PatientAnswer] | None = None,
     problem: str = "",
+    requester: str = "",
 ) -> Response:
     form, silent = find_fields(model)
     tree = walk_tree(model) if isinstance(model.body, TreeBody) else None
@@ -346,6 +356,8 @@ def _render_model(
         before=None if before is None else before[1],
         changed=list_changes(form, first, filled),
         problem=problem,
+        asks_name=state.access.users is None and bool(getattr(model, "requesters", None)),
+        requester=requester,
         tree=tree,
         pictures=pictures,
         about=describe_model(found, model),
@@ -402,22 +414,28 @@ def answer(request: Request, state: State, session: Clinician, key: str, fields:
         raise PageError(422, f"This model says nothing of a single patient: {silent}.")
     filled = read_form(form, {name: text for name, text in fields.items() if not name.startswith(BEFORE)})
     anyway = "anyway" in fields
+    # Who is logged in is asked for no other name.
+    requester = session.user if state.access.users is not None else fields.get("requester", "")
     if filled.problems:
         state.trail.enter(session.user, "answer", key, "not read")
         return _render_model(request, state, session, found, model, filled, status=422)
     try:
-        answered = answer_patient(model, filled.patient, anyway=anyway, requester=session.user)
-        before = _answer_before(model, form, fields, session.user, anyway)
+        answered = answer_patient(model, filled.patient, anyway=anyway, requester=requester)
+        before = _answer_before(model, form, fields, requester, anyway)
     except ConciliumError as error:
         state.trail.enter(session.user, "answer", key, "refused")
-        return _render_model(request, state, session, found, model, filled, status=422, problem=str(error))
+        return _render_model(
+            request, state, session, found, model, filled, status=422, problem=str(error), requester=requester
+        )
     outcome = "outside of the model's patients" if answered.is_refused else "answered"
     state.trail.enter(session.user, "answer", key, outcome)
-    return _render_model(request, state, session, found, model, filled, answered=answered, before=before)
+    return _render_model(
+        request, state, session, found, model, filled, answered=answered, before=before, requester=requester
+    )
 
 
 def _answer_before(
-    model: Any, form: tuple[FormField, ...], fields: Mapping[str, str], user: str, anyway: bool
+    model: Any, form: tuple[FormField, ...], fields: Mapping[str, str], requester: str, anyway: bool
 ) -> tuple[FilledForm, PatientAnswer] | None:
     """The answer to what was entered first, where the form brings that."""
     earlier = {name[len(BEFORE) :]: text for name, text in fields.items() if name.startswith(BEFORE)}
@@ -426,7 +444,7 @@ def _answer_before(
     filled = read_form(form, earlier)
     if filled.problems:
         return None
-    return filled, answer_patient(model, filled.patient, anyway=anyway, requester=user)
+    return filled, answer_patient(model, filled.patient, anyway=anyway, requester=requester)
 
 
 def show_report(request: Request, state: State, session: Viewer, key: str) -> Response:
