@@ -119,8 +119,7 @@ def fit_all(effects: Sequence[RuleEffect]) -> list[int]:
 @contextmanager
 def few_rounds() -> Iterator[None]:
     """The same for as long as a test needs it. Rules are fitted together though none is sure to say something, and
-    hazards though noise may hide the events: so few patients would leave that to chance, and a kind of question with
-    it."""
+    hazards though noise may hide all events: so few patients would leave that to chance, and a kind of question."""
     with (
         mock.patch.dict(fedda.fit.__kwdefaults__, rounds=ROUNDS),
         mock.patch.object(outcome_fit, "choose_fitted", fit_all),
