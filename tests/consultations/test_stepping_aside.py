@@ -66,7 +66,9 @@ def test_behind_a_region_it_steps_aside_alone(release):
     tiered = make(release, on_misfit="hospital").fit(cc.House([region, *sites[2:]]))
     assert tiered.body.counts == make(release, on_misfit="hospital").fit(cc.House(sites)).body.counts
     asked = tiered.ask({"age": 63, "sex": "m"})
-    assert asked.hospitals == (("region", "east", "west") if release == "exact" else ("south", "east", "west"))
+    assert asked.hospitals == (
+        ("region", "east", "west") if release == "exact" else ("south", "east", "west")
+    )
 
 
 def test_otherwise_the_attribute_is_left_out_for_all():

@@ -54,10 +54,13 @@ class Following:
     lowest: float
     highest: float
 
-    def __str__(self) -> str:
+    def say(self, dictionary: Entries) -> str:
+        """It in a sentence, with the meaning of the name where the dictionary has one."""
         low, high = say_risk(self.lowest), say_risk(self.highest)
+        entry = dictionary.get(self.name)
+        meant = f" ({entry.label})" if entry is not None and entry.label not in ("", self.name) else ""
         return (
-            f"Measure {self.name} next: of what was not entered it tells most. The {say_risk(self.risk)} could become "
+            f"Measure {self.name}{meant} next: of what was not entered it tells most. The {say_risk(self.risk)} could become "
             f"{low} to {high}."
         )
 

@@ -411,7 +411,7 @@ class Consultation(TreeMethod[CubeBody]):
         first, *rest = said.sentences
         sentences = [first, *self._say_population(population, patient), *rest]
         if following is not None:
-            sentences.append(str(following))
+            sentences.append(following.say(self.card.dictionary))
         sentences.append(f"Hospitals that answered: {', '.join(site.name for site in self.card.sites)}.")
         return replace(said, sentences=tuple(sentences), patients=max(round(population.patients), 0))
 
