@@ -60,8 +60,8 @@ class Following:
         entry = dictionary.get(self.name)
         meant = f" ({entry.label})" if entry is not None and entry.label not in ("", self.name) else ""
         return (
-            f"Measure {self.name}{meant} next: of what was not entered it tells most. The {say_risk(self.risk)} could become "
-            f"{low} to {high}."
+            f"Measure {self.name}{meant} next: of what was not entered it tells most. The {say_risk(self.risk)} "
+            f"could become {low} to {high}."
         )
 
 
