@@ -37,6 +37,7 @@ from typing import Any, Literal, TypeAlias
 
 from concilium.errors import StudyError, nearest
 from concilium.records.columns import label
+from concilium.records.fhir_resources import SYSTEMS
 
 ENDING = ".toml"
 PATIENT = "patient"
@@ -49,23 +50,6 @@ KINDS: tuple[Kind, ...] = ("condition", "drug", "procedure", "measurement", "obs
 VALUED = ("measurement", "observation")
 OF_EVENTS, OF_VALUES = ("any", "count"), ("latest", "mean", "min", "max")
 SEXES = ("female", "male")
-
-SYSTEMS = {
-    "loinc": "http://loinc.org",
-    "snomed": "http://snomed.info/sct",
-    "rxnorm": "http://www.nlm.nih.gov/research/umls/rxnorm",
-    "atc": "http://www.whocc.no/atc",
-    "cvx": "http://hl7.org/fhir/sid/cvx",
-    "ndc": "http://hl7.org/fhir/sid/ndc",
-    "cpt": "http://www.ama-assn.org/go/cpt",
-    "icd10": "http://hl7.org/fhir/sid/icd-10",
-    "icd10cm": "http://hl7.org/fhir/sid/icd-10-cm",
-    "icd10gm": "http://fhir.de/CodeSystem/bfarm/icd-10-gm",
-    "icd9": "http://hl7.org/fhir/sid/icd-9-cm",
-    "icd9cm": "http://hl7.org/fhir/sid/icd-9-cm",
-    "visit": "http://terminology.hl7.org/CodeSystem/v3-ActCode",
-}
-"""What a cohort file calls the code systems of FHIR. Another one is written as its address."""
 
 LARGEST_CONCEPT = 2**53
 MOST_DAYS = 100_000
@@ -199,9 +183,9 @@ def names_cohort(path: str | Path) -> bool:
     return "source" in document and "study" not in document
 
 
-def one_row_per_patient(source: str | None) -> bool:
-    """Whether a source of patients is known to have one row for each: a cohort file of first entries."""
-    return is_cohort_file(source) and not CohortFile.read(str(source)).cohort.every
+def find_patient_column(source: object, named: str | None) -> str | None:
+    """The column of patients' ids: the one that is named, or that of a cohort file."""
+    return PATIENT if named is None and is_cohort_file(source) else named
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -291,6 +275,10 @@ def list_columns(file: CohortFile) -> list[str]:
 
 
 def _check_columns(path: Path, made: CohortFile) -> None:
+    if made.cohort.every and (made.codes or made.series):
+        raise StudyError(
+            f'{path}: [cohort] which = "every" gives a patient several rows; [codes] and [series] go with "first"'
+        )
     names = list_columns(made)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
