@@ -14,6 +14,7 @@ from concilium.cli.main import app
 from concilium.consultations.fhir_patient import read_bundle
 from concilium.errors import ConciliumError, ModelError
 from concilium.protocol.terms import today
+from concilium.records.fhir_resources import UCUM
 
 DAY = date(2026, 11, 18)
 DICTIONARY = cc.Dictionary.parse(

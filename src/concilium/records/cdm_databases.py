@@ -30,9 +30,14 @@ COLUMNS = "SELECT table_schema, table_name, column_name FROM information_schema.
 class Cdm(Protocol):
     """A database that answers statements. `usual` is the schema where none is named."""
 
-    name: str
-    usual: str
-    dialect: Dialect
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def usual(self) -> str: ...
+
+    @property
+    def dialect(self) -> Dialect: ...
 
     def batches(self, statement: str) -> Iterator[pyarrow.RecordBatch]: ...
 
@@ -75,6 +80,7 @@ class DuckDBCdm:
     name: str
     usual: str = "main"
     dialect: Dialect = DUCKDB
+    catalog: str = "hospital"
 
     def batches(self, statement: str) -> Iterator[pyarrow.RecordBatch]:
         import pyarrow
@@ -84,7 +90,7 @@ class DuckDBCdm:
 
     def list_columns(self) -> list[tuple[str, str, str]]:
         rows: list[tuple[str, str, str]] = self.connection.execute(
-            f"{COLUMNS} WHERE table_catalog = 'hospital'"
+            f"{COLUMNS} WHERE table_catalog = ?", [self.catalog]
         ).fetchall()
         return rows
 
@@ -134,7 +140,7 @@ class ServerCdm:
     def list_columns(self) -> list[tuple[str, str, str]]:
         cursor = self.connection.cursor()
         cursor.execute(COLUMNS)
-        return [tuple(map(str, row)) for row in cursor.fetchall()]
+        return [(str(row[0]), str(row[1]), str(row[2])) for row in cursor.fetchall()]
 
     def name_people(self, persons: NDArray[np.int64]) -> list[str]:
         return list(map(str, persons.tolist()))
@@ -180,7 +186,9 @@ def _open_sql_server(url: str) -> Iterator[Cdm]:
         parts, port = urlsplit("mssql:"), 0
     database = unquote(parts.path.strip("/"))
     if not parts.hostname or not database:
-        raise RecordsError("this is no address of SQL Server; it has the form mssql://user@host:1433/database")
+        raise RecordsError(
+            "this is no address of SQL Server; it has the form mssql://user@host:1433/database"
+        )
     server = f"SQL Server at {parts.hostname}:{port}"
     settings = {"Driver": DRIVER, "Encrypt": "yes", "ApplicationIntent": "ReadOnly"}
     for name, value in parse_qsl(parts.query):

@@ -31,7 +31,10 @@ def complete_draft(draft: DictionaryDraft, file: CohortFile) -> DictionaryDraft:
             entries[name] = entry
         elif drafted is not None and drafted.type == "number":
             entries[name] = msgspec.structs.replace(
-                drafted, label=entry.label or drafted.label, unit=entry.unit or drafted.unit, codes=entry.codes
+                drafted,
+                label=entry.label or drafted.label,
+                unit=entry.unit or drafted.unit,
+                codes=entry.codes,
             )
     return replace(
         draft,
@@ -45,7 +48,9 @@ def _state(file: CohortFile) -> dict[str, DictionaryEntry]:
     """What is known of each column before anybody is looked at."""
     entries: dict[str, DictionaryEntry] = {}
     if file.age:
-        entries[file.age] = DictionaryEntry(type="number", label="age", unit="years", codes={"fhir": "birthDate"})
+        entries[file.age] = DictionaryEntry(
+            type="number", label="age", unit="years", codes={"fhir": "birthDate"}
+        )
     if file.sex:
         entries[file.sex] = DictionaryEntry(
             type="code", label="sex", values=dict.fromkeys(SEXES, ""), codes={"fhir": "gender"}

@@ -78,8 +78,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Covariate:
-    """A column. `take` is any or count of the events; or of values the latest, mean, min or max, in `unit`. Rows without
-    a unit are in `without_unit`."""
+    """A column. `take` is any or count of the events; or of values the latest, mean, min or max, in `unit`. Rows that
+    have no unit are in `without_unit`."""
 
     name: str
     event: Event
@@ -133,7 +133,7 @@ class CohortFile:
     vocabulary: str = ""
 
     @classmethod
-    def read(cls, path: str | Path) -> CohortFile:
+    def read(cls, path: str | PathLike[str]) -> CohortFile:
         """The cohort file, with the one that its [source] names; StudyError says what is wrong in which of them."""
         path = Path(path)
         document = _load(path)
@@ -219,7 +219,13 @@ def _locate(made: CohortFile, path: Path, source: Mapping[str, Any]) -> CohortFi
             raise StudyError(
                 f"{path}: [source] {name} must be a name of letters, digits and _, or two with a point between"
             )
-    located = replace(made, **{kind: place}, **names)
+    located = replace(
+        made,
+        omop=place if kind == "omop" else "",
+        fhir=place if kind == "fhir" else "",
+        schema=names.get("schema", ""),
+        vocabulary=names.get("vocabulary", ""),
+    )
     lacking = next(
         (one for one in located.sets.values() if not (one.omop if kind == "omop" else one.codes)), None
     )
@@ -333,7 +339,8 @@ def _read_set(path: Path, name: str, given: object) -> ConceptSet:
         listed = value if isinstance(value, list) else [value]
         if not listed or not all(isinstance(one, str | int) and not isinstance(one, bool) for one in listed):
             raise StudyError(f"{path}: {where} {key} must be a code or a list of codes, as text")
-        codes[SYSTEMS.get(key, key)] = tuple(label(one).strip() for one in listed)
+        system = str(key)
+        codes[SYSTEMS.get(system, system)] = tuple(label(one).strip() for one in listed)
     descendants = given.get("descendants", True)
     if not isinstance(descendants, bool):
         raise StudyError(f"{path}: {where} descendants must be true or false")
@@ -367,7 +374,9 @@ class _Reader:
         if which not in ("first", "every"):
             raise StudyError(f'{self.path}: [cohort] which must be "first" or "every"; got {_say(which)}')
         given = section["entry"]
-        before = _whole(self.path, "[cohort] observed_before", section.get("observed_before", 0), 0, MOST_DAYS)
+        before = _whole(
+            self.path, "[cohort] observed_before", section.get("observed_before", 0), 0, MOST_DAYS
+        )
         listed = given if isinstance(given, list) else [given]
         entry = tuple(self._event("[cohort] entry", one, (0, 0), ()) for one in listed)
         if not entry:
@@ -477,9 +486,7 @@ class _Reader:
             made.append(variable)
         return tuple(made)
 
-    def _event(
-        self, where: str, given: object, days: tuple[int, int], keys: Sequence[str]
-    ) -> Event:
+    def _event(self, where: str, given: object, days: tuple[int, int], keys: Sequence[str]) -> Event:
         if not isinstance(given, dict):
             raise StudyError(
                 f'{self.path}: {where} must be a table such as {{ condition = "name of concepts" }}; got {_say(given)}'
@@ -490,7 +497,9 @@ class _Reader:
                 known = (*KINDS, *keys)
                 raise StudyError(f"{self.path}: {where} has no key {key!r}{nearest(key, known)}")
         if len(kinds) != 1:
-            raise StudyError(f"{self.path}: {where} names one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none'}")
+            raise StudyError(
+                f"{self.path}: {where} names one of {', '.join(KINDS)}; got {', '.join(kinds) or 'none'}"
+            )
         (kind,) = kinds
         concepts = self._concepts(f"{where} {kind}", kind, given[kind])
         window = given.get("days", list(days))
@@ -524,4 +533,3 @@ class _Reader:
         if first > last:
             raise StudyError(f"{self.path}: {where} must be in rising order; got {given}")
         return first, last
-

@@ -11,6 +11,7 @@ database holds in two units is an error that names them, unless the file says wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -53,19 +54,31 @@ DOMAINS_OF = {"observation": None, "death": None}  # what is observed may be of 
 def read_tables(file: CohortFile, names: Iterable[str]) -> dict[str, pyarrow.Table]:
     """These tables of a cohort file: `patients`, `codes` (patient, time, code) and `measurements` (patient, time in
     hours, variable, value), all of the same patients and in one reading of the database."""
-    with open_cdm(file) as cdm:
-        reading = _Reading(file, cdm)
-        reading.check()
+    with _open(file) as reading:
         makers = {PATIENTS: reading.patients, CODES: reading.codes, MEASUREMENTS: reading.measurements}
         return {name: makers[name]() for name in names}
 
 
 def find_labels(file: CohortFile) -> dict[str, str]:
     """What the vocabulary calls each column, of which one concept is looked for."""
+    if file.fhir:
+        return {}
+    with _open(file) as reading:
+        return reading.labels()
+
+
+@contextmanager
+def _open(file: CohortFile) -> Iterator[_Reading]:
+    """The database of a cohort file, or its resources, known to have what the file needs."""
     with open_cdm(file) as cdm:
+        if file.fhir:
+            from concilium.records.fhir_cdm import name_sets
+
+            yield _Reading(name_sets(file), cdm)
+            return
         reading = _Reading(file, cdm)
         reading.check()
-        return reading.labels()
+        yield reading
 
 
 def choose_table(table: str | None, file: CohortFile, usual: str = PATIENTS) -> str:
@@ -96,14 +109,18 @@ class _People:
     def __len__(self) -> int:
         return len(self.persons)
 
-    def take(self, rows: NDArray[np.bool_]) -> _People:
-        return _People(*(part[rows] for part in (self.persons, self.entries, self.follow, self.ages, self.genders)))
+    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> _People:
+        return _People(
+            self.persons[rows], self.entries[rows], self.follow[rows], self.ages[rows], self.genders[rows]
+        )
 
     @cached_property
-    def keys(self) -> NDArray[np.void]:
+    def keys(self) -> NDArray[np.complex128]:
         return _join_keys(self.persons, self.entries)
 
-    def find(self, persons: NDArray[np.int64], entries: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    def find(
+        self, persons: NDArray[np.int64], entries: NDArray[np.int64]
+    ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """The row of each person and entry, and whether there is one."""
         if not len(self):
             return np.zeros(len(persons), dtype=np.intp), np.zeros(len(persons), dtype=bool)
@@ -112,7 +129,7 @@ class _People:
         return places, self.keys[places] == keys
 
 
-def _join_keys(persons: NDArray[np.int64], entries: NDArray[np.int64]) -> NDArray[np.void]:
+def _join_keys(persons: NDArray[np.int64], entries: NDArray[np.int64]) -> NDArray[np.complex128]:
     """One sortable value of both."""
     return persons.astype(np.complex128) + 1j * entries  # ids below 2**53, which are exact
 
@@ -132,7 +149,9 @@ class _Reading:
         """The columns of an answer as lists."""
         batches = list(self.cdm.batches(statement))
         width = batches[0].num_columns if batches else 0
-        return [[cell for batch in batches for cell in batch.column(place).to_pylist()] for place in range(width)]
+        return [
+            [cell for batch in batches for cell in batch.column(place).to_pylist()] for place in range(width)
+        ]
 
     def _count(self, statement: str, width: int) -> list[NDArray[Any]]:
         """The columns of an answer as arrays; NULL is NaN in a column of numbers, and 0 in one of whole numbers."""
@@ -241,7 +260,7 @@ class _Reading:
         if len(persons) and max(persons.max(), -persons.min()) >= LARGEST_CONCEPT:
             raise RecordsError(f"{self.cdm.name}: a person_id has more digits than can be told apart")
         ages = _count_years(entries, years, months, days)
-        order = np.lexsort((entries, persons))
+        order: NDArray[np.intp] = np.lexsort((entries, persons))
         people = _People(persons, entries, follow, ages, genders).take(order)
         cohort = self.file.cohort
         keep = np.ones(len(people), dtype=bool)
@@ -367,7 +386,9 @@ class _Reading:
                 made[one.name] = _take_events(one, counts)
                 continue
             mine &= known > 0
-            amounts = {"mean": total / np.maximum(known, 1), "min": low, "max": high, "latest": last}[one.take]
+            amounts = {"mean": total / np.maximum(known, 1), "min": low, "max": high, "latest": last}[
+                one.take
+            ]
             amounts = self._convert(one, amounts, units, mine)
             made[one.name] = _combine(one.take, len(people), rows[mine], amounts[mine], known[mine])
         return made
@@ -415,7 +436,9 @@ class _Reading:
         without = np.setdiff1d(np.flatnonzero(self._used), rows)
         return pyarrow.table(
             {
-                PATIENT: pyarrow.concat_arrays([ids, self._ids.take(pyarrow.array(without.tolist(), "int64"))]),
+                PATIENT: pyarrow.concat_arrays(
+                    [ids, self._ids.take(pyarrow.array(without.tolist(), "int64"))]
+                ),
                 "time": pyarrow.concat_arrays([days, pyarrow.nulls(len(without), pyarrow.float64())]),
                 "code": pyarrow.concat_arrays([shown, pyarrow.nulls(len(without), pyarrow.string())]),
             }
@@ -430,28 +453,36 @@ class _Reading:
         columns: list[list[NDArray[Any]]] = []
         for kind in dict.fromkeys(one.event.kind for one in chosen):
             mine = [one for one in chosen if one.event.kind == kind]
-            persons, entries, numbers, units, seconds, amounts = self._count(self.statements.series(kind, mine), 6)
+            persons, entries, numbers, units, seconds, amounts = self._count(
+                self.statements.series(kind, mine), 6
+            )
             amounts = _as_numbers(amounts)
             for number, one in enumerate(mine):
                 rows = numbers == number
                 amounts = self._convert(one, amounts, units, rows) if rows.any() else amounts
             names = np.array([one.name for one in mine], dtype=object)[numbers.astype(np.intp)]
             columns.append([persons, entries, seconds, names, amounts])
-        persons, entries, seconds, names, amounts = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        persons, entries, seconds, names, amounts = (
+            np.concatenate(parts) for parts in zip(*columns, strict=True)
+        )
         ids, rows, present = self._place(persons, entries)
         without = np.setdiff1d(np.flatnonzero(self._used), rows)
         empty = len(without)
         variables = pyarrow.array(names.tolist(), pyarrow.string()).filter(present)
         return pyarrow.table(
             {
-                PATIENT: pyarrow.concat_arrays([ids, self._ids.take(pyarrow.array(without.tolist(), "int64"))]),
+                PATIENT: pyarrow.concat_arrays(
+                    [ids, self._ids.take(pyarrow.array(without.tolist(), "int64"))]
+                ),
                 "hours": pyarrow.concat_arrays(
                     [
                         pyarrow.array((seconds / 3600.0).tolist(), "float64").filter(present),
                         pyarrow.array([0.0] * empty, "float64"),
                     ]
                 ),
-                "variable": pyarrow.concat_arrays([variables, pyarrow.array([chosen[0].name] * empty, "string")]),
+                "variable": pyarrow.concat_arrays(
+                    [variables, pyarrow.array([chosen[0].name] * empty, "string")]
+                ),
                 "value": pyarrow.concat_arrays(
                     [
                         pyarrow.array(amounts.tolist(), "float64").filter(present),
@@ -468,7 +499,11 @@ class _Reading:
         rows, present = self.people.find(np.asarray(persons, np.int64), np.asarray(entries, np.int64))
         present &= self._used[rows] if len(rows) else present
         mine = rows[present]
-        return self._ids.take(pyarrow.array(mine.tolist(), "int64")), mine, pyarrow.array(present.tolist(), "bool")
+        return (
+            self._ids.take(pyarrow.array(mine.tolist(), "int64")),
+            mine,
+            pyarrow.array(present.tolist(), "bool"),
+        )
 
 
 CDM_TABLES = {
@@ -504,7 +539,9 @@ def _count_years(
 ) -> Numbers:
     """Completed years at entry; without month or day of birth, the difference of the years, which may be one more."""
     ages = []
-    for entry, year, month, day in zip(*(one.tolist() for one in (entries, years, months, days)), strict=True):
+    for entry, year, month, day in zip(
+        *(one.tolist() for one in (entries, years, months, days)), strict=True
+    ):
         if year == NULL:
             ages.append(np.nan)
             continue
@@ -547,9 +584,3 @@ def _to_arrow(column: Any) -> pyarrow.Array:
     if isinstance(column, np.ndarray):
         return pyarrow.array([None if one != one else one for one in column.tolist()], pyarrow.float64())
     return column if isinstance(column, pyarrow.Array) else pyarrow.array(column, pyarrow.string())
-
-
-def each_name(file: CohortFile) -> Iterator[str]:
-    """The columns that are covariates, with age and sex."""
-    yield from (name for name in (file.age, file.sex) if name)
-    yield from (one.name for one in file.covariates)

@@ -7,13 +7,11 @@ schemas that were checked and are quoted. Every answer is of whole numbers, numb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from concilium.records.cohort_file import CohortFile, Covariate, Event, Kind
-
-MOST_DAYS_OF_MONTH = 31
 
 
 @dataclass(frozen=True)
@@ -53,18 +51,27 @@ class EventTable:
     source: str = ""
 
 
-EVENT_TABLES: dict[Kind, EventTable] = {
-    kind: EventTable(table, f"{stem}_concept_id", f"{start}_date", f"{table}_id", f"{start}_datetime", f"{stem}_source_value")
-    for kind, table, stem, start in (
-        ("condition", "condition_occurrence", "condition", "condition_start"),
-        ("drug", "drug_exposure", "drug", "drug_exposure_start"),
-        ("procedure", "procedure_occurrence", "procedure", "procedure"),
-        ("measurement", "measurement", "measurement", "measurement"),
-        ("observation", "observation", "observation", "observation"),
-        ("visit", "visit_occurrence", "visit", "visit_start"),
+def _name_table(table: str, stem: str, start: str) -> EventTable:
+    """The table of a kind whose columns are called as usual."""
+    return EventTable(
+        table,
+        f"{stem}_concept_id",
+        f"{start}_date",
+        f"{table}_id",
+        f"{start}_datetime",
+        f"{stem}_source_value",
     )
-}  # fmt: skip
-EVENT_TABLES["death"] = EventTable("death", "", "death_date", "")
+
+
+EVENT_TABLES: dict[Kind, EventTable] = {
+    "condition": _name_table("condition_occurrence", "condition", "condition_start"),
+    "drug": _name_table("drug_exposure", "drug", "drug_exposure_start"),
+    "procedure": _name_table("procedure_occurrence", "procedure", "procedure"),
+    "measurement": _name_table("measurement", "measurement", "measurement"),
+    "observation": _name_table("observation", "observation", "observation"),
+    "visit": _name_table("visit_occurrence", "visit", "visit_start"),
+    "death": EventTable("death", "", "death_date", ""),
+}
 
 # Concepts of operators: a value with < or > is no number.
 BOUNDS = (4171754, 4171755, 4171756, 4172704)
@@ -155,10 +162,14 @@ class Statements:
 
     def _entry(self, event: Event) -> str:
         table = EVENT_TABLES[event.kind]
-        chosen = f"SELECT e.person_id, CAST(e.{table.day} AS DATE) AS event_day FROM {self._name(table.name)} e"
+        chosen = (
+            f"SELECT e.person_id, CAST(e.{table.day} AS DATE) AS event_day FROM {self._name(table.name)} e"
+        )
         if event.concepts is None:
             return chosen
-        return f"{chosen} JOIN members m ON m.concept_id = e.{table.concept} AND m.set_id = {self._set(event)}"
+        return (
+            f"{chosen} JOIN members m ON m.concept_id = e.{table.concept} AND m.set_id = {self._set(event)}"
+        )
 
     def _fulfils(self, event: Event, compared: str) -> str:
         """Whether a person of `observed`, p, has so many events of a window."""
@@ -222,7 +233,9 @@ class Statements:
         gap = self.dialect.count_days(f"CAST(e.{table.day} AS DATE)", "c.entry_day")
         members = "JOIN windows w ON 1 = 1"
         if table.concept:
-            members = f"JOIN members m ON m.concept_id = e.{table.concept} JOIN windows w ON w.set_id = m.set_id"
+            members = (
+                f"JOIN members m ON m.concept_id = e.{table.concept} JOIN windows w ON w.set_id = m.set_id"
+            )
         return (
             f"FROM cohort c JOIN {self._name(table.name)} e ON e.person_id = c.person_id {members}"
             f" WHERE {gap} BETWEEN w.low AND w.high"
@@ -240,7 +253,7 @@ class Statements:
         """A value as a number; one with < or > is none."""
         listed = ", ".join(map(str, BOUNDS))
         return (
-            f"CASE WHEN COALESCE(e.{'operator_concept_id'}, 0) IN ({listed}) THEN NULL"
+            f"CASE WHEN COALESCE(e.operator_concept_id, 0) IN ({listed}) THEN NULL"
             " ELSE CAST(e.value_as_number AS DOUBLE PRECISION) END"
         )
 
@@ -295,11 +308,3 @@ class Statements:
             f" CAST(COALESCE(e.unit_concept_id, 0) AS BIGINT), CAST(({gap} - w.low) * 86400 + {seconds} AS BIGINT),"
             f" {value} {self._found(kind)} AND {value} IS NOT NULL"
         )
-
-    def each(self) -> Iterable[str]:
-        """Every statement of the file's tables."""
-        yield from (self.versions(), self.people(), self.attrition())
-        if self.file.outcome is not None:
-            yield self.outcome()
-        if self.file.codes:
-            yield self.codes()

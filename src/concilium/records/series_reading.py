@@ -116,8 +116,8 @@ def read_series(
     _check_word("outside", outside, get_args(Outside))
     read_duration(step, "step")
     if is_cohort_file(source):
-        stated = tuple(one.name for one in CohortFile.read(source).series)
-        table, choice = table or MEASUREMENTS, replace(choice, variables=choice.variables or stated)
+        named = tuple(one.name for one in CohortFile.read(source).series)
+        table, choice = table or MEASUREMENTS, replace(choice, variables=choice.variables or named)
     measurements = _read(source, table, choice)
     ids, patient_of = _number_patients(measurements, patients)
     rows = np.flatnonzero(patient_of >= 0)

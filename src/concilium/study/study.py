@@ -696,7 +696,8 @@ def _hospitals(path: Path, tables: object) -> tuple[sections.Hospital, ...]:
         for n, table in enumerate(tables, start=1)
     )
     return tuple(
-        msgspec.structs.replace(one, patient=find_patient_column(one.records, one.patient)) for one in hospitals
+        msgspec.structs.replace(one, patient=find_patient_column(one.records, one.patient))
+        for one in hospitals
     )
 
 
