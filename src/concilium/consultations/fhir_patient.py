@@ -20,94 +20,20 @@ import msgspec
 from concilium.errors import ModelError
 from concilium.records.columns import say_plain
 from concilium.records.dictionary import DictionaryEntry
+from concilium.records.fhir_resources import (
+    SYSTEMS,
+    VOID,
+    Component,
+    Concept,
+    Condition,
+    Observation,
+    Patient,
+    last_part,
+)
 
-SYSTEMS = {
-    "loinc": "http://loinc.org",
-    "snomed": "http://snomed.info/sct",
-    "icd10": "http://hl7.org/fhir/sid/icd-10",
-    "icd10cm": "http://hl7.org/fhir/sid/icd-10-cm",
-    "icd9": "http://hl7.org/fhir/sid/icd-9-cm",
-    "icd9cm": "http://hl7.org/fhir/sid/icd-9-cm",
-}
-UCUM = "http://unitsofmeasure.org"
 OF_PATIENT = {"age": "birthDate", "sex": "gender", "gender": "gender"}
-VOID = frozenset({"entered-in-error", "cancelled", "registered", "unknown"})
 OVER = frozenset({"inactive", "remission", "resolved"})
 OLDEST = 365
-
-
-class _Coding(msgspec.Struct, frozen=True):
-    system: str = ""
-    code: str = ""
-
-
-class _Concept(msgspec.Struct, frozen=True):
-    coding: tuple[_Coding, ...] = ()
-    text: str = ""
-
-
-class _Quantity(msgspec.Struct, frozen=True):
-    value: float | None = None
-    comparator: str = ""
-    unit: str = ""
-    system: str = ""
-    code: str = ""
-
-
-class _Reference(msgspec.Struct, frozen=True):
-    reference: str = ""
-
-
-class _Period(msgspec.Struct, frozen=True):
-    start: str = ""
-    end: str = ""
-
-
-class _Component(msgspec.Struct, frozen=True, rename="camel"):
-    code: _Concept = _Concept()
-    value_quantity: _Quantity | None = None
-    value_codeable_concept: _Concept | None = None
-    value_integer: int | None = None
-    value_boolean: bool | None = None
-    value_string: str | None = None
-
-
-class _Observation(_Component, frozen=True, rename="camel"):
-    id: str = ""
-    status: str = "final"
-    subject: _Reference = _Reference()
-    effective_date_time: str = ""
-    effective_instant: str = ""
-    effective_period: _Period = _Period()
-    issued: str = ""
-    component: tuple[_Component, ...] = ()
-
-    @property
-    def day(self) -> str:
-        """The day it is of, as far as it says."""
-        period = self.effective_period.end or self.effective_period.start
-        return (self.effective_date_time or self.effective_instant or period or self.issued)[:10]
-
-
-class _Condition(msgspec.Struct, frozen=True, rename="camel"):
-    id: str = ""
-    code: _Concept = _Concept()
-    subject: _Reference = _Reference()
-    clinical_status: _Concept = _Concept()
-    verification_status: _Concept = _Concept()
-    recorded_date: str = ""
-    onset_date_time: str = ""
-
-    @property
-    def day(self) -> str:
-        """The day it was recorded on, or began."""
-        return (self.recorded_date or self.onset_date_time)[:10]
-
-
-class _Patient(msgspec.Struct, frozen=True, rename="camel"):
-    id: str = ""
-    gender: str = ""
-    birth_date: str = ""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -120,9 +46,9 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
 
 TYPES: dict[str, type[msgspec.Struct]] = {
-    "Patient": _Patient,
-    "Observation": _Observation,
-    "Condition": _Condition,
+    "Patient": Patient,
+    "Observation": Observation,
+    "Condition": Condition,
 }
 
 
@@ -169,7 +95,7 @@ def read_bundle(
     """What a bundle says of its one patient about these attributes, on a day; observations older than so many days are
     not used. ModelError where it is no bundle of one patient."""
     resources = _list_resources(bundle)
-    patients = [one for one in resources if isinstance(one, _Patient)]
+    patients = [one for one in resources if isinstance(one, Patient)]
     if len(patients) != 1:
         raise ModelError(
             f"the bundle has {len(patients) or 'no'} Patient resources: give that of one patient "
@@ -180,7 +106,7 @@ def read_bundle(
     used: dict[str, str] = {}
     too_old: dict[str, str] = {}
     unread: dict[str, str] = {}
-    own = [one for one in resources if not isinstance(one, _Patient) and _is_of(one, patient)]
+    own = [one for one in resources if not isinstance(one, Patient) and _is_of(one, patient)]
     for name in names:
         entry = dictionary.get(name)
         codes = {
@@ -225,13 +151,13 @@ def _list_resources(bundle: Mapping[str, Any]) -> list[msgspec.Struct]:
     return resources
 
 
-def _is_of(resource: Any, patient: _Patient) -> bool:
+def _is_of(resource: Any, patient: Patient) -> bool:
     """Whether a resource is about this patient: a bundle of one may leave that out, or name it by a URL."""
     subject = resource.subject.reference
-    return not subject or not patient.id or subject.rsplit("/", 1)[-1].removeprefix("urn:uuid:") == patient.id
+    return not subject or not patient.id or last_part(subject) == patient.id
 
 
-def _read_element(patient: _Patient, element: str, day: date) -> Any:
+def _read_element(patient: Patient, element: str, day: date) -> Any:
     """Age or sex; None where the Patient does not say."""
     if element == "gender":
         return patient.gender if patient.gender not in ("", "unknown") else None
@@ -249,7 +175,7 @@ def _find(resources: list[Any], codes: Mapping[str, str], day: date) -> Iterator
     for one in resources:
         if one.day > day.isoformat():
             continue
-        if isinstance(one, _Condition):
+        if isinstance(one, Condition):
             states = {_find_code(one.clinical_status), _find_code(one.verification_status)}
             if _has(one.code, codes, longer=True) and not states & {*VOID, *OVER}:
                 yield one.day, "Condition", "refuted" not in states
@@ -259,11 +185,11 @@ def _find(resources: list[Any], codes: Mapping[str, str], day: date) -> Iterator
                     yield one.day, "Observation", _read_value(part)
 
 
-def _find_code(concept: _Concept) -> str:
+def _find_code(concept: Concept) -> str:
     return concept.coding[0].code if concept.coding else ""
 
 
-def _has(concept: _Concept, codes: Mapping[str, str], *, longer: bool = False) -> bool:
+def _has(concept: Concept, codes: Mapping[str, str], *, longer: bool = False) -> bool:
     """Whether one of a concept's codes is one of these, or of ICD (`longer`) one below it."""
     for coding in concept.coding:
         wanted = codes.get(coding.system)
@@ -275,14 +201,11 @@ def _has(concept: _Concept, codes: Mapping[str, str], *, longer: bool = False) -
     return False
 
 
-def _read_value(part: _Component) -> Any:
+def _read_value(part: Component) -> Any:
     """A value as a person would enter it: a number with its unit, a code, yes or no; None where there is none."""
     quantity, concept = part.value_quantity, part.value_codeable_concept
     if quantity is not None:
-        if quantity.value is None or quantity.comparator:
-            return None
-        unit = quantity.code if quantity.system == UCUM and quantity.code else quantity.unit
-        return f"{quantity.value:.10g} {unit}".strip()
+        return None if quantity.amount is None else f"{quantity.amount:.10g} {quantity.in_unit}".strip()
     if concept is not None:
         return _find_code(concept) or concept.text or None
     return next(
