@@ -34,7 +34,7 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
-from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
+from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.intervals import find_interval
 from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells

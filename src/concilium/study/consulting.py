@@ -15,7 +15,7 @@ import msgspec
 
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
-from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
+from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, StudyError, StudyPending
 from concilium.models.model_file import load
