@@ -128,6 +128,9 @@ class CdsApp:
             except ClientError as error:
                 log.error("clients cannot be read, so nobody is answered: %s", error)
                 return CdsReply(503, {"error": "the list of clients cannot be read: see the log"})
+            except Exception as error:
+                log.error("failure with a token: %s", type(error).__name__)
+                return CdsReply(401, {"error": "the token is no JWT as CDS Hooks has it"})
         if method == "GET":
             return decide(b"", client)
         kind = headers.get(b"content-type", "").partition(";")[0].strip().casefold()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import json
+import math
 import threading
 import time
 import tomllib
@@ -127,10 +128,10 @@ class ClientBook:
     def _check_claims(self, claims: dict[str, Any], path: str) -> None:
         now = self._now()
         named = claims["aud"]
-        if f"{self.base}{path}" not in ([named] if isinstance(named, str) else named or []):
+        if f"{self.base}{path}" not in (named if isinstance(named, list) else [named]):
             raise TokenError(f"the token is not made out (aud) to {self.base}{path}")
         times = [claims["exp"], claims["iat"], claims.get("nbf", 0)]
-        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in times):
+        if not all(isinstance(one, int | float) and math.isfinite(one) for one in times):
             raise TokenError("the token's times are no numbers")
         expires, issued, valid_from = times
         if now > expires + LEEWAY:
