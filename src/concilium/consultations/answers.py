@@ -57,11 +57,14 @@ class Following:
     lowest: float
     highest: float
 
-    def __str__(self) -> str:
+    def say(self, dictionary: Entries) -> str:
+        """It in a sentence, with the meaning of the name where the dictionary has one."""
         low, high = say_risk(self.lowest), say_risk(self.highest)
+        entry = dictionary.get(self.name)
+        meant = f" ({entry.label})" if entry is not None and entry.label not in ("", self.name) else ""
         return (
-            f"Measure {self.name} next: of what was not entered it tells most. The {say_risk(self.risk)} could become "
-            f"{low} to {high}."
+            f"Measure {self.name}{meant} next: of what was not entered it tells most. The {say_risk(self.risk)} "
+            f"could become {low} to {high}."
         )
 
 
@@ -139,7 +142,7 @@ def read_request(
             name, entry = found[0], dictionary.get(found[0])
         if name in read:
             raise ModelError(f"{name!r} is given twice")
-        read[name] = _read_value(name, value, entry, name in numbers)
+        read[name] = read_value(name, value, entry, name in numbers)
     if grid and all(read.get(name) is None for name in grid):
         raise ModelError(
             f"nothing says which patients are like this one: give {' or '.join(grid)}, such as {next(iter(grid))}=..."
@@ -147,8 +150,8 @@ def read_request(
     return read, unused
 
 
-def _read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: bool) -> Any:
-    """A value as the cube has it; a number may carry its unit."""
+def read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: bool = False) -> Any:
+    """A value as a model has it, by the dictionary; a number may carry its unit."""
     if value is None:
         return None
     if isinstance(value, list | dict):

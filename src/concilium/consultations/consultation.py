@@ -34,7 +34,6 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
-from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.intervals import find_interval
 from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
@@ -54,6 +53,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import say_value
+from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import (
     NaiveBayes,
@@ -415,7 +415,7 @@ class Consultation(TreeMethod[CubeBody]):
         first, *rest = said.sentences
         sentences = [first, *self._say_population(population, patient), *rest]
         if following is not None:
-            sentences.append(str(following))
+            sentences.append(following.say(self.card.dictionary))
         sentences.append(f"Hospitals that answered: {', '.join(site.name for site in self.card.sites)}.")
         return replace(said, sentences=tuple(sentences))
 
