@@ -25,6 +25,9 @@ Vector = NDArray[np.float64]
 Table = NDArray[np.float64]  # [cell, kind of end]; the event first, then competing ones, censored last
 Z = normal_quantile(0.975)
 DRAWS = 200
+LEAST_FALL = 1e-9
+# Where an interval of survival is wider, that of the mean is everything: its error would be a guess.
+WIDEST = 0.8
 
 
 class SurvivalSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -100,13 +103,17 @@ class FreeShares:
         curves = [np.array([1.0, *self.value]), np.array([0.0, *self._find_spread()])]
         shares, spread = (curve[place] for curve in curves)
         if cut:
-            # Within a cell they go steadily to what its end says.
             after = [np.interp(ends, [0.0, *times], curve) for curve in curves]
-            shares, spread = (shares + after[0]) / 2, (spread + after[1]) / 2
+            # As with a constant hazard: the mean of an exponential between two values.
+            fall = np.log(np.maximum(shares, 1e-9) / np.maximum(after[0], 1e-9))
+            steady = (shares - after[0]) / np.where(fall > LEAST_FALL, fall, 1.0)
+            shares, spread = np.where(fall > LEAST_FALL, steady, shares), (spread + after[1]) / 2
         areas = shares * (ends - starts)
         later = areas.sum() - np.cumsum(areas)
         variance = 2 * float((spread * areas * (later + areas / 2)).sum())
         mean, reach = float(areas.sum()), Z * math.sqrt(max(variance, 0.0))
+        if np.any(self.high[: place[-1] + 1] - self.low[: place[-1] + 1] > WIDEST):
+            return mean, 0.0, horizon
         return mean, max(mean - reach, 0.0), min(mean + reach, horizon)
 
     def _find_spread(self) -> Vector:
