@@ -244,8 +244,8 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         body = self._make_body(ends, by, tables, edges, 0.0)
         if self.at is not None and self.at > body.horizon:
             warnings.append(
-                f"nobody is followed to {self.time} = {self.at:g}: the curves end at {body.horizon:g}, and so does what "
-                "is predicted"
+                f"nobody is followed to {self.time} = {self.at:g}: curves, and what is predicted, end at "
+                f"{body.horizon:g}"
             )
         return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
 
@@ -492,17 +492,13 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         """The mean time without the event up to the horizon with its interval, by group."""
         body = self.body
         return {
-            one.group: self._find_free(one).find_restricted_mean(
-                body.times, body.horizon, cut=not body.exact
-            )
+            one.group: self._find_free(one).find_restricted_mean(body.times, body.horizon, cut=not body.exact)
             for one in body.curves
         }
 
     def _rows(self) -> list[list[str]]:
         body, medians, means = self.body, self.medians_, self.restricted_means_
-        what, find = (
-            ("incidence", self._find_risk) if body.competing else ("survival", self._find_survival)
-        )
+        what, find = ("incidence", self._find_risk) if body.competing else ("survival", self._find_survival)
         by = f"{body.horizon:g}"
         rows = [
             [body.target, "patients", "events", f"{what} at {by}", "95 % CI", "median", f"mean up to {by}"]
@@ -547,7 +543,9 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         ]
         shown = [(one, self._find_free(one)) for one in curves[: len(COLOURS)]]
         what = "incidence" if body.competing else "survival"
-        return {what: draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))}
+        return {
+            what: draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))
+        }
 
     def _summary(self) -> str:
         return f"{len(self.body.curves)} curve{'' if len(self.body.curves) == 1 else 's'}"
@@ -648,4 +646,10 @@ def draw_curves(
         parts.append(
             f'<text x="{LEFT + WIDE + 24}" y="{below}" fill="{colour}">{element_text(curve.group)}</text>'
         )
-    return draw_frame("Incidence" if rising else "Survival", parts, LEFT + WIDE + 200, bottom + 70 + LINE * (len(curves) + 1), 4)
+    return draw_frame(
+        "Incidence" if rising else "Survival",
+        parts,
+        LEFT + WIDE + 200,
+        bottom + 70 + LINE * (len(curves) + 1),
+        4,
+    )
