@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import numpy as np
@@ -159,9 +160,18 @@ def test_a_coarse_grid_tells_the_risk_of_patients():
 
 
 def test_pictures_have_numbers_at_risk():
-    picture = fit(by="ward").pictures()["survival"]
+    model = fit(by="ward")
+    picture = model.pictures()["survival"]
     assert "at risk" in picture
     assert picture.count("<polygon") == 3
+    rows = list(csv.DictReader(model.to_csv().splitlines()))
+    assert len(rows) == 4 * len(model.body.times)
+    assert {one["group"] for one in rows} == {"all patients", "ward = a", "ward = b", "ward = c"}
+    assert float(rows[100]["survival"]) == model.body.curves[0].survival[100]
+    # Wide cells: at risk when a cell begins, and not when the one before it did.
+    cut = fit(grid=[200.0, 400.0, 600.0]).pictures()["survival"]
+    assert f">{(PATIENTS.days >= 200).sum()}<" in cut
+    assert f">{(PATIENTS.days >= 400).sum()}<" in cut
 
 
 def test_bad_input_ends_in_a_sentence():

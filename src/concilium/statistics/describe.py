@@ -7,8 +7,6 @@ what all patients have: the share of each class.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -64,7 +62,7 @@ from concilium.statistics.population_table import (
     say_table,
     tabulate,
 )
-from concilium.statistics.results import draw_html, draw_text
+from concilium.statistics.results import draw_html, draw_text, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -312,9 +310,7 @@ class Describe(PrivateMethod[DescribeBody]):
 
     def to_csv(self, site: str | None = None) -> str:
         """The table as CSV."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(self.rows(site))
-        return out.getvalue()
+        return write_csv(self.rows(site))
 
     def frame(self, site: str | None = None) -> DataFrame:
         """The table as a data frame of pandas."""

@@ -295,7 +295,8 @@ def say_table(
     """The rows of a table in words, the head first. `noise`: of a count; 95 % of it follows each number."""
     entry = dictionary.get(target)
     columns = [f"{target} = {say_value(value, entry)}" for value in classes]
-    compared = any(one.heterogeneity is not None for one in (*table.numbers, *table.categories))
+    shown: list[NumberRow | CategoryRow] = [*table.numbers, *table.categories]
+    compared = any(one.heterogeneity is not None for one in shown)
     head = ["", *columns, "all", "difference", "p", *(["I^2 (share)"] if compared else [])]
     # Those of all classes together are sums, each with noise.
     noises = [*[noise] * len(classes), noise * math.sqrt(len(classes))]

@@ -51,7 +51,7 @@ from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
 from concilium.statistics.cox import Grid
 from concilium.statistics.cox_sums import AskCox, read_cox
-from concilium.statistics.results import TermTest, draw_html, draw_text, known, say_number, say_p
+from concilium.statistics.results import TermTest, draw_html, draw_text, known, say_number, say_p, write_csv
 from concilium.statistics.survival import FreeShares, SurvivalSteps, Vector, compare_groups, make_curve
 
 MOST_GROUPS = 20
@@ -496,7 +496,8 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             for one in body.curves
         }
 
-    def _rows(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
+        """For each group the share at the horizon, the median and the restricted mean, with intervals."""
         body, medians, means = self.body, self.medians_, self.restricted_means_
         what, find = ("incidence", self._find_risk) if body.competing else ("survival", self._find_survival)
         by = f"{body.horizon:g}"
@@ -521,14 +522,33 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
 
     def to_html(self) -> str:
         """The table as HTML."""
-        return draw_html(self._rows())
+        return draw_html(self.rows())
+
+    def to_csv(self) -> str:
+        """Every step of every curve: what is drawn, with numbers at risk. The share without the event, or beside
+        competing ends the incidence, stands with its interval."""
+        body = self.body
+        what = "incidence" if body.competing else "survival"
+        rows: list[list[Any]] = [
+            ["group", body.time, "at_risk", "events", "competing", "censored", what, "low", "high"]
+        ]
+        for one in body.curves:
+            shares = self._find_free(one)
+            told = (shares.value, shares.low, shares.high)
+            if body.competing:
+                told = (1 - shares.value, 1 - shares.high, 1 - shares.low)
+            counts = (one.at_risk, one.events, one.competing, one.censored)
+            for time, *rest in zip(body.times, *counts, *(each.tolist() for each in told), strict=True):
+                rows.append([self._say_curve(one), time, *map(known, rest)])
+        return write_csv(rows)
 
     def _text(self) -> str:
         body = self.body
-        lines = [draw_text(self._rows())]
+        lines = [draw_text(self.rows())]
         if body.test is not None:
+            alone, test = " of the event alone" if body.competing else "", body.test
             lines.append(
-                f"log-rank test: chi-squared {body.test.statistic:.2f} on {body.test.freedom}, p {say_p(body.test.p)}"
+                f"log-rank test{alone}: chi-squared {test.statistic:.2f} on {test.freedom}, p {say_p(test.p)}"
             )
         if not body.exact:
             lines.append(f"times are cut to a grid of {len(body.times)}")
@@ -537,11 +557,11 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """Curves with intervals, and numbers at risk below."""
         body = self.body
-        curves = [
-            msgspec.structs.replace(one, group=self._say_curve(one))
-            for one in (body.curves if len(body.curves) == 1 else body.curves[1:])
+        groups = [one for one in body.curves[1:] if not self._is_hidden(one)] or body.curves[:1]
+        shown = [
+            (msgspec.structs.replace(one, group=self._say_curve(one)), self._find_free(one))
+            for one in groups[: len(COLOURS)]
         ]
-        shown = [(one, self._find_free(one)) for one in curves[: len(COLOURS)]]
         what = "incidence" if body.competing else "survival"
         return {
             what: draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))
@@ -554,8 +574,12 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
 def _say_median(median: tuple[float | None, ...]) -> str:
     value, low, high = (None if one is None else say_number(one) for one in median)
     if value is None:
-        return "not reached" if low is None else f"not reached (above {low})"
-    return f"{value} ({'?' if low is None else low} to {'?' if high is None else high})"
+        return "not reached" if low is None else f"not reached (after {low})"
+    return (
+        f"{value} ({low} to {high})"
+        if low and high
+        else f"{value} ({f'after {low}' if low else 'no interval'})"
+    )
 
 
 def _say_mean(mean: tuple[float, float, float]) -> str:
