@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.intervals import WITHIN_95
 from concilium.models.prediction import Entries
 from concilium.protocol.attributes import Attribute
 from concilium.records.columns import Value, label
@@ -22,7 +23,6 @@ from concilium.statistics.moments import SummedMoments
 from concilium.statistics.results import known, say_number, say_p
 
 Matrix = NDArray[np.float64]
-Z = 1.96
 # A variance of fewer deviations of its noise is hidden.
 HIDDEN = 3.0
 
@@ -337,7 +337,7 @@ def say_table(
 
 
 def _say_noise(deviation: float, places: int) -> str:
-    return f" ±{Z * deviation:,.{places}f}" if deviation else ""
+    return f" ±{WITHIN_95 * deviation:,.{places}f}" if deviation else ""
 
 
 def _say_difference(value: float | None) -> str:
@@ -355,7 +355,7 @@ def _say_mean(row: NumberRow, place: int) -> str:
     if mean is None:
         return ""
     noise = row.mean_noise[place] if row.mean_noise else None
-    said = say_number(mean) if noise is None else f"{say_number(mean)} ±{Z * noise:.2g}"
+    said = say_number(mean) if noise is None else f"{say_number(mean)} ±{WITHIN_95 * noise:.2g}"
     return f"{said} ({'hidden' if deviation is None and noise else say_number(deviation)})"
 
 

@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.statistics.distributions import chi_squared_tail, normal_quantile
+from concilium.models.intervals import WITHIN_95
+from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.results import TermTest
 
 Vector = NDArray[np.float64]
 Table = NDArray[np.float64]  # [cell, kind of end]; the event first, then competing ones, censored last
-Z = normal_quantile(0.975)
 DRAWS = 200
 LEAST_FALL = 1e-9
 # Where an interval of survival is wider, that of the mean is everything: its error would be a guess.
@@ -111,7 +111,7 @@ class FreeShares:
         areas = shares * (ends - starts)
         later = areas.sum() - np.cumsum(areas)
         variance = 2 * float((spread * areas * (later + areas / 2)).sum())
-        mean, reach = float(areas.sum()), Z * math.sqrt(max(variance, 0.0))
+        mean, reach = float(areas.sum()), WITHIN_95 * math.sqrt(max(variance, 0.0))
         if np.any(self.high[: place[-1] + 1] - self.low[: place[-1] + 1] > WIDEST):
             return mean, 0.0, horizon
         return mean, max(mean - reach, 0.0), min(mean + reach, horizon)
@@ -120,7 +120,7 @@ class FreeShares:
         """G: the variance of the logarithm of each share, which does not fall over time."""
         with np.errstate(divide="ignore", invalid="ignore"):
             width = np.log(-np.log(self.low)) - np.log(-np.log(self.high))
-            spread = (np.log(self.value) * width / (2 * Z)) ** 2
+            spread = (np.log(self.value) * width / (2 * WITHIN_95)) ** 2
         return np.maximum.accumulate(np.where(np.isfinite(spread), spread, 0.0))
 
 
@@ -213,8 +213,8 @@ def _log_log(survival: Vector, error: Vector) -> tuple[list[float | None], list[
             low.append(None)
             high.append(None)
             continue
-        low.append(s ** math.exp(min(Z * e, 50.0)))
-        high.append(s ** math.exp(-Z * e))
+        low.append(s ** math.exp(min(WITHIN_95 * e, 50.0)))
+        high.append(s ** math.exp(-WITHIN_95 * e))
     return low, high
 
 
