@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from concilium.errors import ConciliumError, StudyError
 
 MODEL, METRICS, REPORT, CARD = "model.json", "metrics.json", "report.html", "card.json"
-DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg")
+DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg", "table.csv")
 """All that can be fetched of a folder of results."""
 MOST_FILES = 20_000
 SECONDS_FRESH = 1.0

@@ -34,6 +34,7 @@ from concilium.protocol.grid import on_grid
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import (
     SchemaSeen,
+    refuse_foreign_outcome,
     set_against_rest,
     state_values,
 )
@@ -79,8 +80,6 @@ CELLS = 100
 SHARE_OF_TABLE = Fraction(1, 10)
 # Fewer events than so many deviations of their noise are none.
 SURELY = 5.0
-# Hospitals whose typical times differ by this factor hardly measure them in one unit.
-OTHER_UNIT = 4.0
 
 
 def _read_grid(value: Any) -> list[float]:
@@ -380,6 +379,7 @@ class CoxRegression(TermModel[CoxBody]):
     def _converse_plainly(self) -> Conversation[Learned[CoxBody]]:
         bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
         seen: dict[str, SchemaSeen] = yield ask_schema(self)
+        refuse_foreign_outcome(seen, self.target)
         classes = _name_event(self.target, self.positive, seen)
         numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
         numbers = [one for one in numbers if one != self.time]
@@ -430,11 +430,7 @@ class CoxRegression(TermModel[CoxBody]):
             )
         if last.untimed:
             warnings.append(f"{last.untimed} patients with a missing or negative {self.time} are left out")
-        if last.hospitals_with_events < last.hospitals:
-            warnings.append(
-                f"{last.hospitals - last.hospitals_with_events} of {last.hospitals} hospitals have no event: they say "
-                "nothing about hazard ratios"
-            )
+        warnings += last.warn_of_hospitals(self.time)
         if dependent:
             warnings.append(
                 f"left out: {', '.join(dependent[:5])} (a combination of other terms, or the same for everybody)"
@@ -443,13 +439,6 @@ class CoxRegression(TermModel[CoxBody]):
             warnings.append(
                 f"{', '.join(running[:5])}: all events, or none, are on one side: the hazard ratio has no finite "
                 "value; join values, or leave the term out"
-            )
-        mean = last.clocks[0] / last.patients
-        between = math.sqrt(max(last.clocks[1] / last.patients - mean**2, 0.0))
-        if between > math.log(OTHER_UNIT) / 2:
-            warnings.append(
-                f"typical values of {self.time} differ between hospitals by a factor of about "
-                f"{math.exp(2 * between):.0f}: is it in days at one and in months at another?"
             )
         return warnings
 

@@ -25,6 +25,7 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
 from concilium.protocol.schema import (
     SchemaSeen,
+    refuse_foreign_outcome,
     set_against_rest,
     state_values,
 )
@@ -224,6 +225,7 @@ class Regression(TermModel[RegressionBody]):
     def _converse_plainly(self) -> Conversation[Learned[RegressionBody]]:
         measured = self.family != "binomial"
         seen: dict[str, SchemaSeen] = yield ask_schema(self, measured=measured)
+        refuse_foreign_outcome(seen, self.target)
         found = state_values(value for one in seen.values() for value in one.classes)
         classes = [] if measured else self._name_classes(found)
         bins = {one: edges for one, edges in self.bins.items() if one != self.target}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -320,13 +320,15 @@ class TermModel(PrivateMethod[B]):
 
     def to_csv(self) -> str:
         """The table with all its numbers."""
-        return write_csv(self.table())
+        names = [one.name for one in fields(RegressionLine)]
+        return write_csv([names, *([getattr(line, name) for name in names] for line in self.table())])
 
     def to_html(self) -> str:
         """The table as HTML."""
-        return draw_html(self._rows())
+        return draw_html(self.rows())
 
-    def _rows(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
+        """Every term with its ratio, interval and p-value, in words."""
         head = [self.body.target, f"{self._ratio or 'difference'} (95 % CI)", "p"]
         return [head, *([line.term, say_interval(line), say_p(line.p)] for line in self._in_words)]
 
@@ -368,7 +370,7 @@ class TermModel(PrivateMethod[B]):
             f"(Q {say_number(one.statistic)}, p {say_p(one.p)})"
             for one in self.body.between
         ]
-        return "\n".join([draw_text(self._rows()), *tests, *differ, *self._say_counts()])
+        return "\n".join([draw_text(self.rows()), *tests, *differ, *self._say_counts()])
 
     def _say_counts(self) -> list[str]:
         """Whom the estimates are from."""
