@@ -55,7 +55,7 @@ def test_of_two_errors_each_is_said_as_by_the_command(folder: Path) -> None:
 
 
 def test_a_plan_has_the_prices_of_the_command(folder: Path) -> None:
-    page = unescape(send(open_console(folder), PRIVATE, plan="1").text)
+    page = unescape(send(open_console(folder), PRIVATE, do="plan").text)
     plan = cc.Study.read(folder / KEY, text=PRIVATE).plan()
     assert plan.total > 0
     assert "It fits everywhere" in page
@@ -68,23 +68,23 @@ def test_a_plan_has_the_prices_of_the_command(folder: Path) -> None:
 
 def test_nothing_is_saved(folder: Path) -> None:
     before = (folder / KEY).read_bytes()
-    send(open_console(folder), PRIVATE, plan="1")
+    send(open_console(folder), PRIVATE, do="plan")
     assert (folder / KEY).read_bytes() == before
 
 
 @pytest.mark.parametrize("place", ["../outside.csv", "/etc/passwd", "postgresql://reader@localhost/coast"])
 def test_others_read_nothing_outside_of_the_folder(folder: Path, users: Path, place: str) -> None:  # noqa: F811
     browser = log_in(folder, users, "scientist")
-    reply = send(browser, SEVERAL.replace("north.csv", place), plan="1")
+    reply = send(browser, SEVERAL.replace("north.csv", place), do="plan")
     assert reply.status_code == 422
     assert "is not in the folder of the console" in unescape(reply.text)
-    assert send(browser, SEVERAL, plan="1").status_code == 200
+    assert send(browser, SEVERAL, do="plan").status_code == 200
 
 
 def test_others_are_told_no_cell_of_a_table(folder: Path, users: Path) -> None:  # noqa: F811
     (folder / "north.csv").write_text("age,sex,smoker,death\nJane Roe,f,no,1\n")
     text = PRIVATE.replace("[bins]", '[schema]\nage = "number"\n[bins]')
-    assert "Jane" not in send(log_in(folder, users, "scientist"), text, plan="1").text.replace("[schema]", "")
+    assert "Jane" not in send(log_in(folder, users, "scientist"), text, do="plan").text.replace("[schema]", "")
 
 
 def test_it_is_for_scientists(folder: Path, users: Path) -> None:  # noqa: F811

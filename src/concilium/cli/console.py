@@ -52,6 +52,10 @@ def open_console(
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy of yours has TLS and forwards to this port.")
     ] = False,
+    kit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Your kit of a network: studies without records run across it."),
+    ] = None,
 ) -> None:
     """Serve the models, studies and ledgers of a folder as pages. Without users, for one person on this machine.
 
@@ -73,6 +77,7 @@ def open_console(
         users=users,
         tls=tls,
         behind_proxy=behind_proxy,
+        kit=kit,
     )
 
 

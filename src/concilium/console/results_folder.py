@@ -107,6 +107,11 @@ class ResultsFolder:
                 self._until = time.monotonic() + SECONDS_FRESH
             return self._found
 
+    def forget(self) -> None:
+        """Look again at once: something was written."""
+        with self._lock:
+            self._until = 0.0
+
     def open_model(self, found: FoundModel) -> Any:
         """The model, ready to answer; kept while its file stays as it is."""
         return self._models.get(found.path)

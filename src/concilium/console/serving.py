@@ -50,10 +50,12 @@ def make_console(
     secure: bool = False,
     behind_proxy: bool = False,
     host: str = "",
+    kit: Path | None = None,
 ) -> tuple[GuardedApp, Access]:
     """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
     try:
         from concilium.console import scientist_pages, steward_pages
+        from concilium.console.study_runs import StudyRuns
         from concilium.console.web import ConsoleState, make_app
     except ImportError:
         raise MissingExtra("web", "the console") from None
@@ -64,7 +66,11 @@ def make_console(
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
     inside = None if book is None else found.path
-    pages = make_app(state, [steward_pages.make_router(), scientist_pages.make_router(inside)], PAGES)
+    routers = [
+        steward_pages.make_router(),
+        scientist_pages.make_router(inside, StudyRuns(found.path), kit),
+    ]
+    pages = make_app(state, routers, PAGES)
     return GuardedApp(pages, hosts=names, secure=secure), access
 
 
@@ -85,11 +91,17 @@ def serve_console(
     users: Path | None = None,
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
+    kit: Path | None = None,
 ) -> None:
     """Listen until interrupted; `announce` gets the address to open."""
     check_place(host, tls, behind_proxy, find_users(folder, users) is not None)
     app, access = make_console(
-        folder, users=users, secure=tls is not None or behind_proxy, behind_proxy=behind_proxy, host=host
+        folder,
+        users=users,
+        secure=tls is not None or behind_proxy,
+        behind_proxy=behind_proxy,
+        host=host,
+        kit=kit,
     )
     settings = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
     server = make_server(app, app.connections, "the console", **settings)
