@@ -36,6 +36,7 @@ class FoundModel:
     folder: Path
     title: str
     method: str
+    release: str
     target: str
     patients: int | None
     auc: float | None
@@ -50,9 +51,11 @@ class FoundModel:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """What lies in a folder, each by its key: the path below the folder."""
+    """What lies in a folder, each by its key: the path below the folder. `comparisons` are folders of results of
+    several methods."""
 
     models: dict[str, FoundModel]
+    comparisons: dict[str, Path]
     studies: dict[str, Path]
     ledgers: dict[str, Path]
     policies: dict[str, Path]
@@ -99,6 +102,7 @@ class ResultsFolder:
         self._described = FileCache(self._describe_model, MOST_FILES)
         self._models: FileCache[Any] = FileCache(_open_model, MODELS_KEPT)
         self._kinds = FileCache(_find_kind, MOST_FILES)
+        self._compares = FileCache(_compares, MOST_FILES)
 
     def find(self) -> FoundFiles:
         with self._lock:
@@ -118,17 +122,21 @@ class ResultsFolder:
 
     def _look(self) -> FoundFiles:
         models: dict[str, FoundModel] = {}
+        comparisons: dict[str, Path] = {}
         by_kind: dict[str, dict[str, Path]] = {"study": {}, "policy": {}, "ledger": {}}
         for path in sorted(self._walk()):
             key = path.relative_to(self.path).as_posix()
             if path.name == MODEL:
                 found = self._described.get(path)
                 models[found.key] = found
+            elif path.name == METRICS:
+                if self._compares.get(path):
+                    comparisons[path.parent.relative_to(self.path).as_posix()] = path.parent
             elif path.suffix == ".ledger":
                 by_kind["ledger"][key] = path
             elif path.suffix == ".toml" and (kind := self._kinds.get(path)):
                 by_kind[kind][key] = path
-        return FoundFiles(models, by_kind["study"], by_kind["ledger"], by_kind["policy"])
+        return FoundFiles(models, comparisons, by_kind["study"], by_kind["ledger"], by_kind["policy"])
 
     def _walk(self) -> Iterator[Path]:
         """All regular files that may be shown, hidden folders left out; as many as can be looked through."""
@@ -140,7 +148,7 @@ class ResultsFolder:
                 if seen > MOST_FILES:
                     return
                 path = Path(folder) / name
-                if path.suffix in (".ledger", ".toml") or name == MODEL:
+                if path.suffix in (".ledger", ".toml", ".html") or name in (MODEL, METRICS):
                     if path.is_symlink() and not path.resolve().is_relative_to(self.path):
                         continue
                     if path.is_file():
@@ -162,6 +170,7 @@ class ResultsFolder:
             folder=folder,
             title=str(metrics.get("study") or key),
             method=str(metrics.get("method") or card.get("method") or ""),
+            release=str(card.get("release") or ""),
             target=str(metrics.get("target") or ""),
             patients=sum(patients) if patients and all(isinstance(one, int) for one in patients) else None,
             auc=float(auc) if isinstance(auc, int | float) else None,
@@ -206,9 +215,18 @@ def _find_kind(path: Path) -> str:
     return "policy" if set(document) & {"release", "houses", "agree", "constraints", "budget"} else ""
 
 
-def read_figures(found: FoundModel) -> dict[str, Any]:
-    """metrics.json as it stands; empty where there is none."""
-    return _read_json(found.folder / METRICS)[0]
+def _compares(path: Path) -> bool:
+    """Whether figures are those of several methods."""
+    return isinstance(_read_json(path)[0].get("methods"), dict)
+
+
+_FIGURES = FileCache(lambda path: _read_json(path)[0], 1000)
+
+
+def read_figures(found: FoundModel | Path) -> dict[str, Any]:
+    """metrics.json of a folder of results as it stands; empty where there is none."""
+    path = (found if isinstance(found, Path) else found.folder) / METRICS
+    return _FIGURES.get(path) if path.is_file() else {}
 
 
 def find_download(found: FoundModel, name: str) -> Path:

@@ -18,7 +18,11 @@ PRIVATE = ".console"
 USERS, TRAIL = "users.json", "audit.jsonl"
 """What the console keeps of its own, in a hidden folder of the results: who may log in, and who did what."""
 
-PAGES = (("/steward", "Studies", ("steward",)), ("/scientist", "Study files", ("scientist",)))
+PAGES = (
+    ("/compare", "Compare", ()),
+    ("/steward", "Studies", ("steward",)),
+    ("/scientist", "Study files", ("scientist",)),
+)
 
 
 class ConsoleError(ConciliumError):
@@ -54,7 +58,7 @@ def make_console(
 ) -> tuple[GuardedApp, Access]:
     """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
     try:
-        from concilium.console import scientist_pages, steward_pages
+        from concilium.console import results_pages, scientist_pages, steward_pages
         from concilium.console.study_runs import StudyRuns
         from concilium.console.web import ConsoleState, make_app
     except ImportError:
@@ -67,6 +71,7 @@ def make_console(
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
     inside = None if book is None else found.path
     routers = [
+        results_pages.make_router(),
         steward_pages.make_router(),
         scientist_pages.make_router(inside, StudyRuns(found.path), kit),
     ]

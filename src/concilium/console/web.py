@@ -362,8 +362,38 @@ def _render_model(
         pictures=pictures,
         about=describe_model(found, model),
         has_report=(found.folder / REPORT).is_file(),
+        performance=list_performance(found),
+        subgroups=read_figures(found).get("subgroups") or {},
+        has_terms=hasattr(model, "table") or hasattr(model, "rules_"),
         downloads=list_downloads(found),
     )
+
+
+PERFORMANCE = {
+    "auc": "AUC",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "rmse": "RMSE",
+    "mae": "Mean abs. error",
+    "r2": "R²",
+}
+
+
+def list_performance(found: FoundModel) -> list[tuple[str, str, str]]:
+    """A model's main figures, each with its 95 % interval."""
+    figures = read_figures(found)
+    intervals = (figures.get("overall") or {}).get("intervals") or {}
+    return [
+        (
+            name,
+            f"{figures[key]:.3f}",
+            " to ".join(f"{end:.3f}" for end in intervals.get(key) or () if isinstance(end, int | float)),
+        )
+        for key, name in PERFORMANCE.items()
+        if isinstance(figures.get(key), int | float)
+    ]
 
 
 def list_changes(
@@ -448,13 +478,19 @@ def _answer_before(
 
 
 def show_report(request: Request, state: State, session: Viewer, key: str) -> Response:
-    found = find_model(state, key)
-    if not (found.folder / REPORT).is_file():
-        raise PageError(404, "These results have no report.")
+    # A report of several methods leads to theirs by the names of their folders.
+    key = key.removesuffix(f"/{REPORT}").rstrip("/")
+    found = state.folder.find()
+    folder = found.models[key].folder if key in found.models else found.comparisons.get(key)
+    if folder is None or not (folder / REPORT).is_file():
+        raise PageError(404, "There is no such report in this folder.")
     state.trail.enter(session.user, "open report", key)
-    return FileResponse(
-        found.folder / REPORT, media_type="text/html", headers={"content-security-policy": REPORT_POLICY}
-    )
+    return show_file(folder / REPORT)
+
+
+def show_file(path: Path) -> Response:
+    """A page that stands alone, trusted with nothing but its own style."""
+    return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
 
 def download(request: Request, state: State, session: Viewer, key: str, name: str) -> Response:

@@ -122,6 +122,21 @@ function watch(result) {
   source.addEventListener("message", refresh);
 }
 
+// A table narrows while words are entered.
+function narrow(form) {
+  let timer = 0, asked = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const number = ++asked, place = `${location.pathname}?${new URLSearchParams(new FormData(form))}`;
+      const fresh = (await fetchPage(place)).getElementById("result");
+      if (number !== asked || !fresh) return;
+      swap(document.getElementById("result"), fresh);
+      history.replaceState(null, "", place);
+    }, 200);
+  });
+}
+
 // What takes long says so at once.
 document.addEventListener("submit", (event) => {
   if (event.defaultPrevented || event.target.method !== "post") return;
@@ -134,6 +149,7 @@ addEventListener("pageshow", () => {
 
 document.documentElement.classList.add("scripted");
 for (const input of document.querySelectorAll("input[data-low]")) slide(input);
+for (const form of document.querySelectorAll("form[data-filter]")) narrow(form);
 watch(document.getElementById("result"));
 for (const form of document.querySelectorAll("form[data-live], form[data-check]")) follow(form);
 enhance(document);
