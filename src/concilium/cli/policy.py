@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
-from concilium.errors import PolicyError
 
 if TYPE_CHECKING:
-    from concilium.policy.actions import ConstraintGraphs
     from concilium.policy.policy import Policy
-    from concilium.records.table import Records
 
 
 WIDEST = 60

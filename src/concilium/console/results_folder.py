@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from concilium.console.gateway_log import find_decision
 from concilium.errors import ConciliumError, StudyError
 
 MODEL, METRICS, REPORT, CARD = "model.json", "metrics.json", "report.html", "card.json"
 DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg")
 """All that can be fetched of a folder of results."""
+SUFFIXES = (".ledger", ".toml", ".html", ".log")
 MOST_FILES = 20_000
 SECONDS_FRESH = 1.0
 MODELS_KEPT = 16
@@ -52,10 +54,12 @@ class FoundModel:
 @dataclass(frozen=True)
 class FoundFiles:
     """What lies in a folder, each by its key: the path below the folder. `comparisons` are folders of results of
-    several methods."""
+    several methods, `sharings` pages of shared codes (shared.html beside its shared.json), `logs` logs of gateways."""
 
     models: dict[str, FoundModel]
     comparisons: dict[str, Path]
+    sharings: dict[str, Path]
+    logs: dict[str, Path]
     studies: dict[str, Path]
     ledgers: dict[str, Path]
     policies: dict[str, Path]
@@ -103,6 +107,8 @@ class ResultsFolder:
         self._models: FileCache[Any] = FileCache(_open_model, MODELS_KEPT)
         self._kinds = FileCache(_find_kind, MOST_FILES)
         self._compares = FileCache(_compares, MOST_FILES)
+        self._shares = FileCache(_shares, MOST_FILES)
+        self._decides = FileCache(_decides, MOST_FILES)
 
     def find(self) -> FoundFiles:
         with self._lock:
@@ -123,6 +129,8 @@ class ResultsFolder:
     def _look(self) -> FoundFiles:
         models: dict[str, FoundModel] = {}
         comparisons: dict[str, Path] = {}
+        sharings: dict[str, Path] = {}
+        logs: dict[str, Path] = {}
         by_kind: dict[str, dict[str, Path]] = {"study": {}, "policy": {}, "ledger": {}}
         for path in sorted(self._walk()):
             key = path.relative_to(self.path).as_posix()
@@ -132,11 +140,20 @@ class ResultsFolder:
             elif path.name == METRICS:
                 if self._compares.get(path):
                     comparisons[path.parent.relative_to(self.path).as_posix()] = path.parent
+            elif path.suffix == ".html":
+                beside = path.with_suffix(".json")
+                if path.name != REPORT and beside.is_file() and self._shares.get(beside):
+                    sharings[key] = path
+            elif path.suffix == ".log":
+                if self._decides.get(path):
+                    logs[key] = path
             elif path.suffix == ".ledger":
                 by_kind["ledger"][key] = path
             elif path.suffix == ".toml" and (kind := self._kinds.get(path)):
                 by_kind[kind][key] = path
-        return FoundFiles(models, comparisons, by_kind["study"], by_kind["ledger"], by_kind["policy"])
+        return FoundFiles(
+            models, comparisons, sharings, logs, by_kind["study"], by_kind["ledger"], by_kind["policy"]
+        )
 
     def _walk(self) -> Iterator[Path]:
         """All regular files that may be shown, hidden folders left out; as many as can be looked through."""
@@ -148,7 +165,7 @@ class ResultsFolder:
                 if seen > MOST_FILES:
                     return
                 path = Path(folder) / name
-                if path.suffix in (".ledger", ".toml", ".html") or name in (MODEL, METRICS):
+                if path.suffix in SUFFIXES or name in (MODEL, METRICS):
                     if path.is_symlink() and not path.resolve().is_relative_to(self.path):
                         continue
                     if path.is_file():
@@ -218,6 +235,17 @@ def _find_kind(path: Path) -> str:
 def _compares(path: Path) -> bool:
     """Whether figures are those of several methods."""
     return isinstance(_read_json(path)[0].get("methods"), dict)
+
+
+def _shares(path: Path) -> bool:
+    """Whether a file says how codes were drawn that were shared."""
+    return {"study", "design", "file"} <= set(_read_json(path)[0])
+
+
+def _decides(path: Path) -> bool:
+    """Whether a log is a gateway's."""
+    with path.open("rb") as file:
+        return find_decision(file.readline(1000).decode("utf-8", "replace")) is not None
 
 
 _FIGURES = FileCache(lambda path: _read_json(path)[0], 1000)

@@ -40,9 +40,7 @@ def make_router() -> APIRouter:
             if place == 0 or any(row[place].text not in ("–", "") for row in table.rows)
         ]
         several = [(key, read_figures(folder)) for key, folder in found.comparisons.items()]
-        return render(
-            request, "compare", session=session, table=table, shown=shown, several=several
-        )
+        return render(request, "compare", session=session, table=table, shown=shown, several=several)
 
     @router.get("/terms/{key:path}")
     def show_terms(request: Request, state: State, session: Viewer, key: str) -> Response:

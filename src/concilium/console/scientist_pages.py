@@ -258,7 +258,9 @@ def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -
         problem: str = "",
     ) -> Response:
         path = state.folder.path / key
-        models = [one for one in state.folder.find().models.values() if one.folder.is_relative_to(path.parent)]
+        models = [
+            one for one in state.folder.find().models.values() if one.folder.is_relative_to(path.parent)
+        ]
         return render(
             request,
             "study_file",
@@ -312,14 +314,18 @@ def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -
         return StreamingResponse(_list_events(run), media_type="text/event-stream")
 
     @router.post("/scientist/run/{number}")
-    def change_run(request: Request, state: State, session: Scientist, fields: Fields, number: int) -> Response:
+    def change_run(
+        request: Request, state: State, session: Scientist, fields: Fields, number: int
+    ) -> Response:
         run = _find_run(runs, number)
         if fields.get("do") == "end":
             runs.end(run)
             state.trail.enter(session.user, "end run", run.key, f"run {number}")
             return RedirectResponse(f"/scientist/run/{number}", 303)
         if fields.get("do") != "resume" or not run.can_go_on:
-            return _show_run(request, state, session, run, 409, "This run cannot go on: it has ended otherwise.")
+            return _show_run(
+                request, state, session, run, 409, "This run cannot go on: it has ended otherwise."
+            )
         try:
             again = runs.start(run.key, run.path, run.out.name, session.user, resume=True, kit=run.kit)
         except StudyError as error:

@@ -72,7 +72,7 @@ def make_console(
     inside = None if book is None else found.path
     routers = [
         results_pages.make_router(),
-        steward_pages.make_router(),
+        steward_pages.make_router(inside),
         scientist_pages.make_router(inside, StudyRuns(found.path), kit),
     ]
     pages = make_app(state, routers, PAGES)

@@ -19,6 +19,7 @@ FIELD = "f."
 """How the names of the form's fields begin."""
 MOST_FIELD = 4000
 
+
 @dataclass(frozen=True)
 class StudyField:
     """A key of a study file: `kind` is text, list (with commas), literal (a number, true, a list, or text) or choice."""
@@ -57,13 +58,21 @@ def _list_fields(method: str) -> list[StudyField]:
         StudyField("study", "purpose", "Purpose", help="what for, in words that stewards read"),
         StudyField("study", "method", "Method", "choice", options=methods),
         StudyField("study", "target", "Target", help="the column that is predicted"),
-        StudyField("study", "positive", "Positive value", "literal", "the value of the target that is predicted"),
+        StudyField(
+            "study", "positive", "Positive value", "literal", "the value of the target that is predicted"
+        ),
         StudyField("study", "query", "Patients", help="such as age >= 18 and sex = 'f'; nothing: everyone"),
-        StudyField("study", "attributes", "Attributes", "list", "with commas; nothing: all that hospitals share"),
-        StudyField("study", "threshold", "Threshold", help="majority, prevalence, cost 5:1, sensitivity 0.9, youden"),
+        StudyField(
+            "study", "attributes", "Attributes", "list", "with commas; nothing: all that hospitals share"
+        ),
+        StudyField(
+            "study", "threshold", "Threshold", help="majority, prevalence, cost 5:1, sensitivity 0.9, youden"
+        ),
         StudyField("privacy", "release", "Release", "choice", options=(("", "the method's own"), *releases)),
         StudyField("privacy", "epsilon", "Epsilon", "literal", "of what is private"),
-        StudyField("evaluate", "holdout", "Held-out share", "literal", "of each hospital's patients, such as 0.3"),
+        StudyField(
+            "evaluate", "holdout", "Held-out share", "literal", "of each hospital's patients, such as 0.3"
+        ),
         StudyField("evaluate", "leave_out", "Leave out", help="site, or bands of hospitals such as band:10"),
         StudyField("evaluate", "since", "Held out since", help="a day, such as 2026-01-31"),
         StudyField("evaluate", "subgroups", "Subgroups", "list", "columns, with commas"),

@@ -20,7 +20,9 @@ from concilium.errors import StudyError
 MOST_AT_A_TIME = 2
 MOST_KEPT = 100
 MOST_LINES = 5000
-_ROUND = re.compile(r"(?:(?P<method>[\w-]+(?: \w+)?): )?round (?P<number>\d+): (?P<kind>\S+) to (?P<sites>.+)")
+_ROUND = re.compile(
+    r"(?:(?P<method>[\w-]+(?: \w+)?): )?round (?P<number>\d+): (?P<kind>\S+) to (?P<sites>.+)"
+)
 _FOLDER = re.compile(r"[\w][\w.-]{0,60}", re.ASCII)
 
 
@@ -104,7 +106,9 @@ class StudyRuns:
             if any(one.out == out for one in running):
                 raise StudyError(f"{name}: a run to this folder is under way")
             if len(running) >= MOST_AT_A_TIME:
-                raise StudyError(f"{MOST_AT_A_TIME} studies run at the moment; begin this one when one has ended")
+                raise StudyError(
+                    f"{MOST_AT_A_TIME} studies run at the moment; begin this one when one has ended"
+                )
             run = StudyRun(next(self._numbers), key, path, out, user, kit, datetime.now(UTC))
             self._runs[run.number] = run
             for old in [one.number for one in self._runs.values() if one.state != "running"][:-MOST_KEPT]:

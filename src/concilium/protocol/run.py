@@ -462,7 +462,9 @@ class Run:
 
     def _say_absent(self) -> str:
         """Who answered earlier rounds no more."""
-        gone = dict.fromkeys([one.site for one in [*self.refusals, *self.dropouts] if one.site not in self.sites])
+        gone = dict.fromkeys(
+            [one.site for one in [*self.refusals, *self.dropouts] if one.site not in self.sites]
+        )
         return f", without {', '.join(gone)}" if gone else ""
 
     def _report(self, text: str) -> None:
