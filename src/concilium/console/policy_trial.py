@@ -52,13 +52,9 @@ def try_text(rules: Policy, text: str) -> list[dict[str, Any]]:
 
     message = read_message(data)
     rows = message if isinstance(message, list) else [message]
-    if not all(
-        isinstance(row, dict) and not isinstance(one, list | dict)
-        for row in rows
-        for one in dict(row).values()
-    ):
+    if not all(isinstance(row, dict) and not _is_nested(row) for row in rows):
         raise PolicyError(
-            "without constraint graphs a policy is tried on plain records: values by the names of columns"
+            "without constraint graphs a policy is tried on plain records, values by names of columns"
         )
     try:
         return list(try_table(rules, Records.from_rows(rows)))
@@ -66,6 +62,10 @@ def try_text(rules: Policy, text: str) -> list[dict[str, Any]]:
         raise
     except ConciliumError as error:
         raise PolicyError(error.outside) from None
+
+
+def _is_nested(row: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, list | dict) for value in row.values())
 
 
 def pair_lines(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:

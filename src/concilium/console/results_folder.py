@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from concilium.console.gateway_log import find_decision
+from concilium.console.gateway_log import OTHER, find_decision
 from concilium.errors import ConciliumError, StudyError
 
 MODEL, METRICS, REPORT, CARD = "model.json", "metrics.json", "report.html", "card.json"
@@ -245,7 +245,8 @@ def _shares(path: Path) -> bool:
 def _decides(path: Path) -> bool:
     """Whether a log is a gateway's."""
     with path.open("rb") as file:
-        return find_decision(file.readline(1000).decode("utf-8", "replace")) is not None
+        lines = file.read(16 * 1024).decode("utf-8", "replace").splitlines()
+    return any((one := find_decision(line)) is not None and one.outcome != OTHER for line in lines)
 
 
 _FIGURES = FileCache(lambda path: _read_json(path)[0], 1000)

@@ -66,8 +66,8 @@ def _list_figures(found: FoundModel) -> list[TableCell]:
         value = figures.get(name)
         if not isinstance(value, int | float):
             return TableCell("–")
-        ends = intervals.get(name) or (None, None)
-        return TableCell(f"{value:.3f}{span(*ends, form='.3f')}", float(value))
+        low, high = intervals.get(name) or (None, None)
+        return TableCell(f"{value:.3f}{span(low, high, '.3f')}", float(value))
 
     epsilon = figures.get("epsilon")
     alarms = len(found.alarms)

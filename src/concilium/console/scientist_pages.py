@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 import tomllib
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -18,6 +17,7 @@ from fastapi.responses import RedirectResponse, StreamingResponse
 from concilium.console.access import ConsoleSession
 from concilium.console.network_view import NetworkView
 from concilium.console.results_folder import FileCache
+from concilium.console.saved_text import SavedMeanwhile, digest_text, read_text, save_text
 from concilium.console.study_form import change_text, read_study_form
 from concilium.console.study_runs import StudyRun, StudyRuns, suggest_folder
 from concilium.console.web import ConsoleState, Fields, PageError, State, render, require
@@ -118,7 +118,8 @@ def refuse_other_sources(before: str, text: str) -> None:
 
     if list_sources(old) != list_sources(new):
         raise StudyError(
-            "hospitals, their records, policies and ledgers stay as the file has them; who keeps the folder changes those"
+            "hospitals, their records, policies and ledgers stay as the file has them; who keeps the folder may "
+            "change those"
         )
 
 
@@ -168,8 +169,8 @@ def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -
     def show_study(request: Request, state: State, session: Scientist, key: str) -> Response:
         path = _find_study(state, key)
         state.trail.enter(session.user, "open study file", key)
-        text = _read(path)
-        return _show(request, state, session, key, text, check_text(path, text), digest=_digest(text))
+        text = read_text(path)
+        return _show(request, state, session, key, text, check_text(path, text), digest=digest_text(text))
 
     @router.post("/scientist/study/{key:path}")
     def change(request: Request, state: State, session: Scientist, fields: Fields, key: str) -> Response:
@@ -229,7 +230,7 @@ def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -
                     )
                     state.trail.enter(session.user, "run", key, f"run {run.number} began")
                     return RedirectResponse(f"/scientist/run/{run.number}", 303)
-            except _SavedMeanwhile as error:
+            except SavedMeanwhile as error:
                 status, problem = 409, str(error)
             except ConciliumError as error:
                 problem = str(error)
@@ -336,27 +337,18 @@ def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -
     return router
 
 
-class _SavedMeanwhile(StudyError):
-    """Somebody else saved the file after this text was opened."""
-
-
 def save_study(path: Path, text: str, name: str, digest: str, inside: Path | None) -> Path:
     """Write a study's text to its file, or to a new one of that name beside it; StudyError where it may not be."""
-    before = _read(path)
+    before = read_text(path)
     if inside is not None:
         refuse_other_sources(before, text)
     name = name.strip() or path.name
     if name == path.name:
-        if digest != _digest(before):
-            raise _SavedMeanwhile(
-                "the file was changed since you opened it, so it was not written over; your text is below: save it under "
-                "another name, or open the file again"
-            )
-        if text == before:
-            return path
-    elif not re.fullmatch(r"\w[\w.-]{0,60}\.toml", name, re.ASCII):
+        save_text(path, text, digest)
+        return path
+    if not re.fullmatch(r"\w[\w.-]{0,60}\.toml", name, re.ASCII):
         raise StudyError("a study file has a name such as second.toml, of letters, digits, dots and dashes")
-    elif path.with_name(name).exists() or path.with_name(name).is_symlink():
+    if path.with_name(name).exists() or path.with_name(name).is_symlink():
         raise StudyError(f"{name}: there is a file of this name; choose another")
     write_whole(path.with_name(name), text.encode())
     return path.with_name(name)
@@ -385,15 +377,7 @@ def _find_run(runs: StudyRuns, number: int) -> StudyRun:
 
 
 def _check_file(path: Path, inside: Path | None, has_kit: bool) -> CheckedStudy:
-    return check_study(path, _read(path), inside=inside, has_kit=has_kit)
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return check_study(path, read_text(path), inside=inside, has_kit=has_kit)
 
 
 def _find_study(state: ConsoleState, key: str) -> Path:

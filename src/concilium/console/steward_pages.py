@@ -3,7 +3,6 @@ try and to change, sharings of codes to sign, what gateways decided."""
 
 from __future__ import annotations
 
-import hashlib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from concilium.console.gateway_log import read_decisions
 from concilium.console.guard import POLICY, REPORT_POLICY
 from concilium.console.ledger_view import LedgerOverview, LedgerViews, read_policy, read_public
 from concilium.console.policy_trial import pair_lines, try_text
+from concilium.console.saved_text import SavedMeanwhile, digest_text, read_text, save_text
 from concilium.console.signed_sharing import look_at_sharing, sign_sharing
 from concilium.console.web import (
     ConsoleState,
@@ -32,7 +32,6 @@ from concilium.errors import ConciliumError, LedgerError, MaskError, PolicyError
 from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity
-from concilium.study.results import write_whole
 
 ROWS = 100
 MOST_TEXT = 200_000
@@ -147,8 +146,8 @@ def make_router(inside: Path | None = None) -> APIRouter:
     def show_policy(request: Request, state: State, session: Steward, key: str) -> Response:
         place = find_policy(state, key)
         state.trail.enter(session.user, "open policy", key)
-        text = _read(place)
-        return _show_policy(request, session, key, place, text, digest=_digest(text))
+        text = read_text(place)
+        return _show_policy(request, session, key, place, text, digest=digest_text(text))
 
     @router.post("/steward/policy/{key:path}")
     def change_policy(request: Request, state: State, session: Steward, fields: Fields, key: str) -> Response:
@@ -159,13 +158,13 @@ def make_router(inside: Path | None = None) -> APIRouter:
             return _show_policy(request, session, key, place, text, record, digest=fields.get("digest", ""))
         try:
             save_policy(place, text, fields.get("digest", ""), inside)
-        except PolicyError as error:
+        except (PolicyError, SavedMeanwhile) as error:
             state.trail.enter(session.user, "save policy", key, "refused")
-            status = 409 if isinstance(error, _SavedMeanwhile) else 422
+            status = 409 if isinstance(error, SavedMeanwhile) else 422
             said = _without_path(error, place, place.name)
             digest = fields.get("digest", "")
             return _show_policy(request, session, key, place, text, record, digest, said, status)
-        state.trail.enter(session.user, "save policy", key, f"saved {_digest(text)[:12]}")
+        state.trail.enter(session.user, "save policy", key, f"saved {digest_text(text)[:12]}")
         state.folder.forget()
         return RedirectResponse(f"{request.url.path}?saved=1", 303)
 
@@ -192,10 +191,13 @@ def make_router(inside: Path | None = None) -> APIRouter:
             _refuse_outside(place, text, inside)
             rules = Policy.read(place, text=text)
             agreeing = describe_agree(rules)
-            if record.strip():
+        except ConciliumError as error:
+            wrong = f"This policy does not parse: {_without_path(error, place, place.name)}"
+        try:
+            if record.strip() and not wrong:
                 outcomes = [(one, pair_lines(one)) for one in try_text(rules, record)]
         except ConciliumError as error:
-            wrong = _without_path(error, place, place.name)
+            wrong = f"It was not tried: {_without_path(error, place, place.name)}"
         return render(
             request,
             "policy",
@@ -295,10 +297,6 @@ def _without_path(error: ConciliumError, path: Path, key: str) -> str:
     return f"{said[0].upper()}{said[1:]}"
 
 
-class _SavedMeanwhile(PolicyError):
-    """Somebody else saved the policy after this text was opened."""
-
-
 def save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None:
     """Write a policy's text to its file; PolicyError where it does not parse, or the file is another by now. What gates
     and gateways read is the old file or the new one, never a part."""
@@ -306,12 +304,7 @@ def save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None
         raise PolicyError(f"a policy has at most {MOST_TEXT:,} characters here")
     _refuse_outside(path, text, inside)
     Policy.read(path, text=text)
-    if digest != _digest(_read(path)):
-        raise _SavedMeanwhile(
-            "the policy was changed since you opened it, so it was not written over; your text is below: open the page "
-            "again to see the other"
-        )
-    write_whole(path, text.encode())
+    save_text(path, text, digest)
 
 
 def _refuse_outside(path: Path, text: str, inside: Path | None) -> None:
@@ -335,11 +328,3 @@ def _find_sharing(state: ConsoleState, key: str) -> Path:
     if path is None:
         raise PageError(404, "There is no such page of a sharing in this folder.")
     return path
-
-
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

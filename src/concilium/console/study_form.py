@@ -22,7 +22,7 @@ MOST_FIELD = 4000
 
 @dataclass(frozen=True)
 class StudyField:
-    """A key of a study file: `kind` is text, list (with commas), literal (a number, true, a list, or text) or choice."""
+    """A key of a study file; `kind`: text, list (with commas), choice, or literal (a number, true, a list, or text)."""
 
     section: str
     name: str

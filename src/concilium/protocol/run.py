@@ -462,9 +462,8 @@ class Run:
 
     def _say_absent(self) -> str:
         """Who answered earlier rounds no more."""
-        gone = dict.fromkeys(
-            [one.site for one in [*self.refusals, *self.dropouts] if one.site not in self.sites]
-        )
+        named = [*(one.site for one in self.refusals), *(one.site for one in self.dropouts)]
+        gone = dict.fromkeys(site for site in named if site not in self.sites)
         return f", without {', '.join(gone)}" if gone else ""
 
     def _report(self, text: str) -> None:
