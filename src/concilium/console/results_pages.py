@@ -67,7 +67,7 @@ def _list_figures(found: FoundModel) -> list[TableCell]:
         if not isinstance(value, int | float):
             return TableCell("–")
         low, high = intervals.get(name) or (None, None)
-        return TableCell(f"{value:.3f}{span(low, high, '.3f')}", float(value))
+        return TableCell(f"{value:.3f}", float(value), note=span(low, high, ".3f"))
 
     epsilon = figures.get("epsilon")
     alarms = len(found.alarms)

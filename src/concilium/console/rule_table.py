@@ -39,7 +39,7 @@ def _share(value: float | None) -> TableCell:
 
 
 def _ratio(value: float | None, low: float | None, high: float | None) -> TableCell:
-    return TableCell("–") if value is None else TableCell(f"{value:.3g}{span(low, high)}", float(value))
+    return TableCell("–") if value is None else TableCell(f"{value:.3g}", float(value), note=span(low, high))
 
 
 def _list_rules(rows: Sequence[Row]) -> Rows:
@@ -80,8 +80,7 @@ def _list_found(rows: Sequence[FoundRule]) -> Rows:
         [
             TableCell(one.text, one.text),
             TableCell(
-                f"{say_share(one.prevalence)} ({say_share(one.interval[0])} to {say_share(one.interval[1])})",
-                one.prevalence,
+                say_share(one.prevalence), one.prevalence, note=" to ".join(map(say_share, one.interval))
             ),
             _share(one.share),
             _ratio(one.odds, *(one.odds_interval or (None, None))),

@@ -21,12 +21,13 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell as it is read, and by what it is sorted (None: last, in either direction)."""
+    """A cell as it is read, and by what it is sorted (None: last, in either direction); `note` is smaller, below."""
 
     text: str
     order: float | str | None = None
     link: str = ""
     is_alarm: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,4 +87,5 @@ def number(value: float | None, form: str = ".3g") -> TableCell:
 
 
 def span(low: float | None, high: float | None, form: str = ".3g") -> str:
-    return "" if low is None or high is None else f" ({format(low, form)} to {format(high, form)})"
+    """An interval in words; nothing where an end is not known."""
+    return "" if low is None or high is None else f"{format(low, form)} to {format(high, form)}"

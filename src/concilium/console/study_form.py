@@ -39,24 +39,26 @@ class StudyField:
 
 
 def read_study_form(text: str) -> list[StudyField]:
-    """The fields of a study's text with what they hold; none where it is not TOML, or says no single method."""
+    """The fields of a study's text with what they hold; none where it is not TOML."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError):
         return []
     about = document.get("study", {})
-    if not isinstance(about, dict) or not isinstance(about.get("method", ""), str):
+    if not isinstance(about, dict):
         return []
-    return [_fill(one, document) for one in _list_fields(str(about.get("method", "")))]
+    return [_fill(one, document) for one in _list_fields(about.get("method", ""))]
 
 
-def _list_fields(method: str) -> list[StudyField]:
+def _list_fields(method: object) -> list[StudyField]:
     methods = tuple((name, f"{name}: {load(place).description}") for name, place in METHODS.items())
     releases = tuple((name, name) for name, one in RELEASES.items() if one.of_models)
     listed = [
         StudyField("study", "name", "Name"),
         StudyField("study", "purpose", "Purpose", help="what for, in words that stewards read"),
-        StudyField("study", "method", "Method", "choice", options=methods),
+        StudyField("study", "method", "Methods", "list", "with commas")
+        if isinstance(method, list)
+        else StudyField("study", "method", "Method", "choice", options=methods),
         StudyField("study", "target", "Target", help="the column that is predicted"),
         StudyField(
             "study", "positive", "Positive value", "literal", "the value of the target that is predicted"
@@ -77,7 +79,7 @@ def _list_fields(method: str) -> list[StudyField]:
         StudyField("evaluate", "since", "Held out since", help="a day, such as 2026-01-31"),
         StudyField("evaluate", "subgroups", "Subgroups", "list", "columns, with commas"),
     ]
-    if method in METHODS:
+    if isinstance(method, str) and method in METHODS:
         for one in load(METHODS[method]).parameters().values():
             if not one.parameter.section:
                 default = "" if one.default in (None, "", ()) else f"; {_write(one.default)} unless said"
@@ -135,7 +137,7 @@ def change_text(text: str, sent: Mapping[str, str]) -> str:
         raise MissingExtra("web", "the console") from None
     fields = read_study_form(text)
     if not fields:
-        raise StudyError("this text has no form: it is not TOML, or names several methods; change it as text")
+        raise StudyError("this text has no form: it is not TOML; change it as text")
     document: Any = tomlkit.parse(text)
     method = sent.get(f"{FIELD}study.method", "").strip()
     for field in fields:
