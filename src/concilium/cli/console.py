@@ -56,6 +56,10 @@ def open_console(
         Path | None,
         typer.Option(metavar="DIR", help="Your kit of a network: studies without records run across it."),
     ] = None,
+    openid: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For OpenID Connect; FOLDER/.console/openid.toml without."),
+    ] = None,
 ) -> None:
     """Serve the models, studies and ledgers of a folder as pages. Without users, for one person on this machine.
 
@@ -78,6 +82,7 @@ def open_console(
         tls=tls,
         behind_proxy=behind_proxy,
         kit=kit,
+        openid=openid,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from concilium.console.access import Access, UserBook
 from concilium.console.audit_trail import AuditTrail
@@ -13,9 +14,12 @@ from concilium.console.guard import GuardedApp
 from concilium.console.results_folder import ResultsFolder
 from concilium.errors import ConciliumError, MissingExtra
 
+if TYPE_CHECKING:
+    from concilium.console.openid import OpenidLogin
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PRIVATE = ".console"
-USERS, TRAIL = "users.json", "audit.jsonl"
+USERS, TRAIL, OPENID = "users.json", "audit.jsonl", "openid.toml"
 """What the console keeps of its own, in a hidden folder of the results: who may log in, and who did what."""
 
 PAGES = (
@@ -55,6 +59,7 @@ def make_console(
     behind_proxy: bool = False,
     host: str = "",
     kit: Path | None = None,
+    openid: Path | None = None,
 ) -> tuple[GuardedApp, Access]:
     """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
     try:
@@ -65,11 +70,11 @@ def make_console(
         raise MissingExtra("web", "the console") from None
     found = ResultsFolder(folder)
     book = find_users(folder, users)
-    access = Access(book)
+    access = Access(book, find_openid(folder, openid))
     state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
-    inside = None if book is None else found.path
+    inside = found.path if access.has_users else None
     routers = [
         results_pages.make_router(),
         steward_pages.make_router(inside),
@@ -77,6 +82,18 @@ def make_console(
     ]
     pages = make_app(state, routers, PAGES)
     return GuardedApp(pages, hosts=names, secure=secure), access
+
+
+def find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
+    """How people log in at a provider: of a file that is named, or of the one in the folder, if it is there."""
+    if openid is not None and not openid.is_file():
+        raise ConsoleError(f"{openid}: is not a file")
+    place = openid or folder / PRIVATE / OPENID
+    if not place.exists():
+        return None
+    from concilium.console.openid import OpenidLogin as Login
+
+    return Login(place)
 
 
 def find_users(folder: Path, users: Path | None) -> UserBook | None:
@@ -97,9 +114,11 @@ def serve_console(
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
     kit: Path | None = None,
+    openid: Path | None = None,
 ) -> None:
     """Listen until interrupted; `announce` gets the address to open."""
-    check_place(host, tls, behind_proxy, find_users(folder, users) is not None)
+    has_users = find_users(folder, users) is not None or find_openid(folder, openid) is not None
+    check_place(host, tls, behind_proxy, has_users)
     app, access = make_console(
         folder,
         users=users,
@@ -107,6 +126,7 @@ def serve_console(
         behind_proxy=behind_proxy,
         host=host,
         kit=kit,
+        openid=openid,
     )
     settings = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
     server = make_server(app, app.connections, "the console", **settings)

@@ -75,7 +75,7 @@ def make_router(inside: Path | None = None) -> APIRouter:
         status = STATUSES.get(fields.get("decision", ""))
         if status is None:
             raise PageError(400, "This form says no decision.")
-        who = session.user if state.access.users is not None else fields.get("who", "")
+        who = session.user if state.access.has_users else fields.get("who", "")
         about = f"{key} {study[:12]}"
         try:
             decide_in(path, study, status, who, fields.get("why", ""))
@@ -122,7 +122,7 @@ def make_router(inside: Path | None = None) -> APIRouter:
             problem=problem,
             unreadable=unreadable,
             given=given or {},
-            asks_name=state.access.users is None,
+            asks_name=not state.access.has_users,
         )
 
     @router.get("/steward/ledger/{key:path}")
@@ -228,7 +228,7 @@ def make_router(inside: Path | None = None) -> APIRouter:
     @router.post("/steward/sharing/{key:path}")
     def sign(request: Request, state: State, session: Steward, fields: Fields, key: str) -> Response:
         view = look_at_sharing(_find_sharing(state, key), state.folder.find().ledgers)
-        who = session.user if state.access.users is not None else fields.get("who", "")
+        who = session.user if state.access.has_users else fields.get("who", "")
         try:
             sign_sharing(view, fields.get("decision", ""), who, fields.get("why", ""))
         except ConciliumError as error:
@@ -255,7 +255,7 @@ def make_router(inside: Path | None = None) -> APIRouter:
             view=view,
             problem=problem,
             given=given or {},
-            asks_name=state.access.users is None,
+            asks_name=not state.access.has_users,
         )
         reply.headers["content-security-policy"] = f"{POLICY}; frame-src 'self'"
         return reply
