@@ -1,4 +1,4 @@
-"""A small OpenID Connect provider on this machine, in a thread of the test: it logs in whoever asks, as it is told to."""
+"""A small OpenID Connect provider on this machine, in a thread of the test; it logs in whoever asks."""
 
 from __future__ import annotations
 

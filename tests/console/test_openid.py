@@ -78,7 +78,7 @@ def test_groups_there_are_roles_here(folder: Path, provider: Provider) -> None:
     page = browser.get("/")
     assert "Dr. Meyer" in page.text
     assert browser.get("/steward").status_code == 403
-    assert [one["user"] for one in read_trail(folder)][0] == "Dr. Meyer"
+    assert read_trail(folder)[0]["user"] == "Dr. Meyer"
     provider.person["groups"] = ["data office"]
     other = open_browser(folder)
     other.get(come_back(other, provider))

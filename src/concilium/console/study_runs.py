@@ -135,25 +135,24 @@ class StudyRuns:
                 process.stdin.close()
 
     def _listen(self, run: StudyRun, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue
-            if "ended" in said:
-                run.said, run.outside = str(said.get("said", "")), str(said.get("outside", ""))
-                run.waiting = said.get("waiting", ())
-                run.ended, run.state = datetime.now(UTC), said["ended"]
-            elif len(run.lines) < MOST_LINES:
-                run.lines.append(_read_line(said))
-        process.wait()
-        with contextlib.suppress(OSError):
-            process.stdin.close()  # type: ignore[union-attr]
+        with process:  # which closes its pipes, and waits for it
+            for line in process.stdout or ():
+                try:
+                    self._take(run, json.loads(line))
+                except ValueError:
+                    continue
         if run.state == "running":
             run.said = run.outside = "its process ended before it was done"
             run.ended, run.state = datetime.now(UTC), "stopped"
         self._processes.pop(run.number, None)
+
+    def _take(self, run: StudyRun, said: dict[str, Any]) -> None:
+        if "ended" in said:
+            run.said, run.outside = str(said.get("said", "")), str(said.get("outside", ""))
+            run.waiting = said.get("waiting", ())
+            run.ended, run.state = datetime.now(UTC), said["ended"]
+        elif len(run.lines) < MOST_LINES:
+            run.lines.append(_read_line(said))
 
 
 def _read_line(said: dict[str, Any]) -> RunLine:
