@@ -133,7 +133,7 @@ class ResultsFolder:
         logs: dict[str, Path] = {}
         by_kind: dict[str, dict[str, Path]] = {"study": {}, "policy": {}, "ledger": {}}
         for path in sorted(self._walk()):
-            key = path.relative_to(self.path).as_posix()
+            key = str(path)[len(str(self.path)) + 1 :]
             if path.name == MODEL:
                 found = self._described.get(path)
                 models[found.key] = found
@@ -157,19 +157,25 @@ class ResultsFolder:
 
     def _walk(self) -> Iterator[Path]:
         """All regular files that may be shown, hidden folders left out; as many as can be looked through."""
-        seen = 0
-        for folder, inner, names in os.walk(self.path):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            for name in sorted(names):
+        seen, folders = 0, [str(self.path)]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as listed:
+                    entries = sorted(listed, key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
                 seen += 1
                 if seen > MOST_FILES:
                     return
-                path = Path(folder) / name
-                if path.suffix in SUFFIXES or name in (MODEL, METRICS):
-                    if path.is_symlink() and not path.resolve().is_relative_to(self.path):
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        folders.append(entry.path)
+                elif entry.name.endswith(SUFFIXES) or entry.name in (MODEL, METRICS):
+                    if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self.path):
                         continue
-                    if path.is_file():
-                        yield path
+                    if entry.is_file():
+                        yield Path(entry.path)
 
     def _describe_model(self, path: Path) -> FoundModel:
         """What the files beside a model say of it; a problem instead where one of them cannot be read."""

@@ -150,11 +150,17 @@ def _list_texts(value: Any) -> Iterator[str]:
             waiting += one
 
 
-def make_router(inside: Path | None, runs: StudyRuns, kit: Path | None = None) -> APIRouter:
+def open_studies(inside: Path | None, kit: Path | None) -> FileCache[CheckedStudy]:
+    """What is known of study files, each checked once as it is."""
+    return FileCache(lambda path: _check_file(path, inside, kit is not None), MOST_LISTED)
+
+
+def make_router(
+    inside: Path | None, runs: StudyRuns, listed: FileCache[CheckedStudy], kit: Path | None = None
+) -> APIRouter:
     """The pages; `inside` is where the files of studies must lie, None for the one person of this machine. `kit` is
     that of a person of a network, for studies of hospitals on machines of their own."""
     router = APIRouter()
-    listed = FileCache(lambda path: _check_file(path, inside, kit is not None), MOST_LISTED)
     network = None if kit is None else NetworkView(kit)
 
     @router.get("/scientist")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +12,14 @@ from concilium.console.access import Access, UserBook
 from concilium.console.audit_trail import AuditTrail
 from concilium.console.gateway import listen, make_server, write_address
 from concilium.console.guard import GuardedApp
-from concilium.console.results_folder import ResultsFolder
+from concilium.console.results_folder import FileCache, ResultsFolder, read_figures
+from concilium.console.study_form import read_study_form
 from concilium.errors import ConciliumError, MissingExtra
 
 if TYPE_CHECKING:
+    from concilium.console.ledger_view import LedgerViews
     from concilium.console.openid import OpenidLogin
+    from concilium.console.scientist_pages import CheckedStudy
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PRIVATE = ".console"
@@ -60,10 +64,13 @@ def make_console(
     host: str = "",
     kit: Path | None = None,
     openid: Path | None = None,
+    warm: bool = False,
 ) -> tuple[GuardedApp, Access]:
-    """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
+    """The console of a folder as an application, and its access (whose `token` opens it where it has no users). With
+    `warm` it looks at all of the folder in the background, so that the first visitor need not wait for that."""
     try:
         from concilium.console import results_pages, scientist_pages, steward_pages
+        from concilium.console.ledger_view import LedgerViews
         from concilium.console.study_runs import StudyRuns
         from concilium.console.web import ConsoleState, make_app
     except ImportError:
@@ -75,13 +82,32 @@ def make_console(
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
     inside = found.path if access.has_users else None
+    views, studies = LedgerViews(), scientist_pages.open_studies(inside, kit)
     routers = [
         results_pages.make_router(),
-        steward_pages.make_router(inside),
-        scientist_pages.make_router(inside, StudyRuns(found.path), kit),
+        steward_pages.make_router(views, inside),
+        scientist_pages.make_router(inside, StudyRuns(found.path), studies, kit),
     ]
+    if warm:
+        threading.Thread(
+            target=_look_ahead, args=(found, views, studies), name="looking ahead", daemon=True
+        ).start()
     pages = make_app(state, routers, PAGES)
     return GuardedApp(pages, hosts=names, secure=secure), access
+
+
+def _look_ahead(folder: ResultsFolder, views: LedgerViews, studies: FileCache[CheckedStudy]) -> None:
+    """Look at all ledgers and study files of a folder, and load what pages need."""
+    found = folder.find()
+    for ledger in found.ledgers.values():
+        with contextlib.suppress(ConciliumError):
+            views.look(ledger, found)
+    for study in found.studies.values():
+        with contextlib.suppress(ConciliumError):
+            studies.get(study)
+    for model in found.models.values():
+        read_figures(model)
+    read_study_form("")
 
 
 def find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
@@ -127,6 +153,7 @@ def serve_console(
         host=host,
         kit=kit,
         openid=openid,
+        warm=True,
     )
     settings = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
     server = make_server(app, app.connections, "the console", **settings)

@@ -39,9 +39,8 @@ STATUSES = {"agree": "agreed", "refuse": "refused", "end": "ended"}
 Steward = Annotated[ConsoleSession, Depends(require("steward"))]
 
 
-def make_router(inside: Path | None = None) -> APIRouter:
+def make_router(views: LedgerViews, inside: Path | None = None) -> APIRouter:
     """The pages; `inside` is where the files of policies must lie, None for the one person of this machine."""
-    views = LedgerViews()
     router = APIRouter()
 
     @router.get("/steward")
