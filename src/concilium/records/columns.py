@@ -69,7 +69,7 @@ class Coded:
     typed: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        codes = np.asarray(self.codes)
+        codes = np.asanyarray(self.codes)  # which may be mapped from a file
         if codes.ndim != 1 or codes.dtype.kind not in "ui":
             raise TypeError(f"codes must be a vector of whole numbers, not {codes.ndim}-d {codes.dtype}")
         if codes.size and not (
@@ -78,6 +78,22 @@ class Coded:
             raise ValueError(f"codes must lie between 0 and {len(self.values)}")
         object.__setattr__(self, "codes", codes.astype(narrowest(len(self.values)), copy=False))
         object.__setattr__(self, "by_itself", self.by_itself or self.stated)
+
+    @classmethod
+    def trust(
+        cls,
+        codes: NDArray[np.unsignedinteger],
+        values: tuple[Value, ...],
+        stated: bool = False,
+        by_itself: bool = False,
+        raw: Coded | None = None,
+        typed: NDArray[np.bool_] | None = None,
+    ) -> Coded:
+        """The same of codes that were checked before, in the type that they are to have: none of them is read."""
+        column = object.__new__(cls)
+        given = {"codes": codes, "values": values, "stated": stated, "by_itself": by_itself or stated}
+        vars(column).update(given, raw=raw, typed=typed)
+        return column
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -99,7 +115,7 @@ class Numbers:
     raw: Coded | None = None
 
     def __post_init__(self) -> None:
-        numbers = np.asarray(self.numbers, dtype=np.float64)
+        numbers = np.asanyarray(self.numbers, dtype=np.float64)
         if numbers.ndim != 1:
             raise TypeError(f"numbers must be a vector, not {numbers.ndim}-d")
         object.__setattr__(self, "numbers", numbers)

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -32,6 +32,8 @@ from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from concilium.records.column_store import Store
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -91,6 +93,53 @@ def read_columns(
     from concilium.records.relation import read_parquet
 
     return read_parquet(path, schema, tokens)
+
+
+def open_store(
+    source: Any,
+    root: str | os.PathLike[str],
+    table: str | None,
+    schema: Mapping[str, str] | None,
+    missing: Iterable[str] | None,
+) -> Store | None:
+    """The column store of a large file, which is read into it where it was not yet, or has changed; None for a small
+    one, and for what is no file."""
+    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source):
+        return None
+    path = Path(source)
+    if not _is_large(path):
+        return None
+    from concilium import __version__
+    from concilium.records.column_store import find_store, write_store
+
+    own = None if missing is None else sorted(_tokens(missing))
+    reading = {"version": __version__, "table": table, "schema": dict(schema or {}), "missing": own}
+    found = find_store(Path(root), path, reading)
+    return found or write_store(
+        Path(root), path, reading, lambda: read_columns(source, table, schema, missing)
+    )
+
+
+# Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.
+BYTES_OF_A_CELL = 4
+
+
+def _is_large(path: Path) -> bool:
+    """Whether a table is kept in a column store: by how much there is of it, and not by what it holds."""
+    from concilium.records import column_store
+
+    name = path.name.lower()
+    try:
+        size = path.stat().st_size
+        if name.endswith(".parquet"):
+            from pyarrow import parquet
+
+            about = parquet.read_metadata(path)
+            return bool(about.num_rows * about.num_columns >= column_store.LARGE)
+    except (OSError, ValueError):  # of which Arrow's are
+        return False  # whoever reads it says what is wrong
+    in_files = (*TEXT_FILES, *DATABASES, *ARROW_FILES)
+    return name.endswith(in_files) and size >= BYTES_OF_A_CELL * column_store.LARGE
 
 
 def name_row(source: Any, row: int, table: str | None = None) -> str:
