@@ -33,6 +33,7 @@ from concilium.protocol.patient_identity import (
     find_changed,
     join_marks,
 )
+from concilium.records.blocks import hash_array, list_blocks, read_block
 from concilium.records.patients import Patients
 
 if TYPE_CHECKING:
@@ -117,7 +118,15 @@ class Population:
 
     @cached_property
     def digest(self) -> bytes:
-        return hashlib.sha256(self.rows.astype("<u4").tobytes()).digest()
+        return hash_array(self.rows, "<u4")
+
+
+def _gather(numbers: NDArray[np.uint32], rows: NDArray[np.integer]) -> BitMap:
+    """The numbers of the patients in these rows."""
+    patients = BitMap()
+    for block in list_blocks(len(rows)):
+        patients |= BitMap(array("I", numbers[read_block(rows, block)].tobytes()))
+    return patients
 
 
 class Populations:
@@ -147,7 +156,7 @@ class Populations:
         """
         memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
         numbers = self._numbers.find(memory)
-        patients = BitMap(array("I", numbers[population.rows].tobytes()))
+        patients = _gather(numbers, population.rows)
         if 0 < len(patients) < self._least:
             return False
         content = patients.serialize()

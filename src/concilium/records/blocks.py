@@ -8,6 +8,7 @@ memory.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import tempfile
@@ -52,11 +53,12 @@ def release_pages(array: NDArray[Any], block: slice) -> None:
     mapped = getattr(array, "_mmap", None)
     if mapped is None or array.base is not mapped:
         return
+    from_row, to_row, _ = block.indices(array.shape[-1])
     first = array.offset % mmap.ALLOCATIONGRANULARITY
     for row in range(array.size // array.shape[-1]):
         begin = first + row * array.shape[-1] * array.itemsize
-        start = (begin + block.start * array.itemsize) // PAGE * PAGE
-        end = min(begin + block.stop * array.itemsize, len(mapped))
+        start = (begin + from_row * array.itemsize) // PAGE * PAGE
+        end = min(begin + to_row * array.itemsize, len(mapped))
         if end > start:
             mapped.madvise(mmap.MADV_DONTNEED, start, end - start)
 
@@ -95,21 +97,24 @@ def look_up(table: NDArray[Item], codes: NDArray[np.unsignedinteger], folder: Pa
     return fill_room(len(codes), table.dtype, folder, lambda block: table.take(read_block(codes, block)))
 
 
-def count_codes(codes: NDArray[np.unsignedinteger], size: int) -> NDArray[np.int64]:
-    """How many rows have each of these codes (`np.bincount`, which would widen all of them at once)."""
-    counts = np.zeros(size, dtype=np.int64)
-    for one in each_block(
-        list_blocks(len(codes)), lambda block: np.bincount(read_block(codes, block), minlength=size)
-    ):
-        counts = counts + one if len(one) == len(counts) else _add_longer(counts, one)
-    return counts
+def count_codes(
+    codes: NDArray[np.unsignedinteger], size: int, rows: NDArray[np.integer] | None = None
+) -> NDArray[np.int64]:
+    """How many rows, or how many of some, have each code below `size` (`np.bincount` would widen all at once)."""
+
+    def count(block: slice) -> NDArray[np.int64]:
+        here = read_block(codes, block) if rows is None else codes[read_block(rows, block)]
+        return np.bincount(here, minlength=size)
+
+    return sum(each_block(list_blocks(len(codes if rows is None else rows)), count), np.zeros(size, dtype=np.int64))
 
 
-def _add_longer(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
-    total = np.zeros(max(len(counts), len(more)), dtype=np.int64)
-    total[: len(counts)] += counts
-    total[: len(more)] += more
-    return total
+def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:
+    """SHA-256 over an array as if it was of this type."""
+    hasher = hashlib.sha256()
+    for block in list_blocks(len(array)):
+        hasher.update(np.ascontiguousarray(read_block(array, block), dtype=dtype).data)
+    return hasher.digest()
 
 
 def each_block(blocks: list[slice], work: Callable[[slice], T]) -> Iterator[T]:

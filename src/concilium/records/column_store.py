@@ -156,11 +156,10 @@ def list_stores(root: Path) -> list[Store]:
 def remove_stores(root: Path) -> int:
     """Delete all stores, half-written ones among them; how many there were."""
     stores = [one for one in root.iterdir() if one.is_dir()] if root.is_dir() else []
-    with _locked(root) if stores else _unlocked():
-        for one in stores:
-            shutil.rmtree(one)
-    if root.is_dir():
-        shutil.rmtree(root)
+    if stores:
+        with _locked(root):
+            for one in stores:
+                shutil.rmtree(one)
     return len(stores)
 
 
@@ -415,11 +414,6 @@ def _locked(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _unlocked() -> Iterator[None]:
-    yield
 
 
 @contextmanager

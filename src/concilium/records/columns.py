@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
+from concilium.records.blocks import read_block
 
 Value: TypeAlias = str | int | float | bool
 
@@ -133,6 +134,14 @@ class Moments(Numbers):
 
 
 Column: TypeAlias = Coded | Numbers
+
+
+def take_block(column: Column, block: slice) -> Column:
+    """Some rows of a column, with all its values."""
+    if isinstance(column, Coded):
+        codes = read_block(column.codes, block)
+        return Coded.trust(codes, column.values, column.stated, column.by_itself)
+    return Numbers(read_block(column.numbers, block), column.by_itself)
 
 
 def keep_raw(codes: NDArray[np.integer], texts: Sequence[str]) -> Coded:

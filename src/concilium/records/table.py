@@ -38,7 +38,7 @@ class Records:
     """
 
     def __init__(
-        self, columns: Mapping[str, Column], raw: Records | None = None, store: Store | None = None
+        self, columns: Mapping[str, Column], raw: Records | None = None, room: Path | None = None
     ) -> None:
         if not columns:
             raise RecordsError("a table of patients needs at least one column")
@@ -51,7 +51,9 @@ class Records:
                     f"column {name!r} has {length} rows, but column {first!r} has {lengths[first]}"
                 )
         self._columns: Mapping[str, Column] = dict(columns)
-        self.store = store
+        # The folder for what is as long as this table and need not stay in memory; None where all of it does.
+        self.room = room
+        self.store: Store | None = None
         self._length = lengths[first]
         self._raw = raw
         self.has_header = True  # which columns there are does not depend on the rows
@@ -97,7 +99,7 @@ class Records:
 
         records = object.__new__(cls)
         vars(records).update(_columns=StoredColumns(store), _length=store.rows, _raw=None, _whole=None)
-        vars(records).update(has_header=True, store=store, digest=store.digest)
+        vars(records).update(has_header=True, store=store, room=store.folder.parent, digest=store.digest)
         return records
 
     @classmethod
@@ -225,11 +227,6 @@ class Records:
     @cached_property
     def _told_apart(self) -> Hashes:
         return tell_apart(self._hashes, self.room)
-
-    @property
-    def room(self) -> Path | None:
-        """The folder for what is as long as this table and need not stay in memory; None where all of it does."""
-        return None if self.store is None else self.store.folder
 
     @cached_property
     def digest_in_order(self) -> str:
