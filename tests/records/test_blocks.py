@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.protocol.disclosure import Populations
+from concilium.errors import RecordsError
 from concilium.records import blocks, column_store
 from concilium.records.columns import Coded
-from concilium.records.row_hashes import digest_rows, hash_rows, tell_apart
 
 SETTINGS = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -80,7 +79,9 @@ def text_tables(draw):
 
 def write_text(path: Path, rows) -> None:
     quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
-    path.write_text("\n".join([",".join(f"c{i}" for i in range(len(rows[0]))), *quoted, ""]), encoding="utf-8")
+    path.write_text(
+        "\n".join([",".join(f"c{i}" for i in range(len(rows[0]))), *quoted, ""]), encoding="utf-8"
+    )
 
 
 @SETTINGS
@@ -139,3 +140,50 @@ def test_typed_files_read_the_same_from_disk(tmp_path, small_blocks, drawn):
     assert stored.digest == expected
     same(stored, memory)
     small_blocks(1 << 20)
+
+
+def test_a_column_of_many_numbers_and_of_few_spellings(tmp_path, small_blocks):
+    """Texts beyond what is kept of them: all numbers, then one that is none; and few numbers in many spellings."""
+    draw = np.random.default_rng(3)
+    numbers = [f"{number:.3f}" for number in draw.normal(0, 9, 3000)]
+    spellings = [f"{number}.{'0' * (place % 9)}" for place, number in enumerate(draw.integers(0, 99, 3000))]
+    late = [*numbers[:-1], "unknown"]
+    negative = ["-0", *numbers[1:]]
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_text(path, list(zip(numbers, spellings, late, negative, strict=True)))
+    memory = cc.Records.read(path)
+    expected = memory.digest
+    small_blocks(700)
+    stored = cc.Records.read(path, columns=root)
+    assert stored.digest == expected
+    same(stored, memory)
+    with pytest.raises(RecordsError, match="line 3001 holds 'unknown'"):
+        cc.Records.read(path, schema={"c2": "number"}, columns=root)
+
+
+def test_a_mapped_table_reads_the_same_from_disk(tmp_path, small_blocks):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    rows = [["m", "3,5", "2020-01-01"], ["f", "?", "2021-05-05"], ["f", "1.000,25", ""]] * 40
+    write_text(path, rows)
+    map = cc.TableMap.parse(
+        {
+            "decimal": ",",
+            "thousands": ".",
+            "missing": ["?"],
+            "columns": {
+                "sex": {"from": "c0", "values": {"m": "male", "f": "female"}},
+                "old": {"where": "sex = 'male'"},
+            },
+        },
+        "the map",
+    )
+    memory = cc.Records.read(path, map=map)
+    expected = memory.digest
+    small_blocks(50)
+    for _ in range(2):
+        stored = cc.Records.read(path, map=map, columns=root)
+        assert stored.store is not None
+        assert stored.digest == expected
+        assert stored.lasting_names == memory.lasting_names
+        same(stored, memory)
+    assert len(column_store.list_stores(root)) == 1

@@ -401,7 +401,10 @@ class View:
             return constrain(records, graphs)
         columns = {name: records[name] for name in records.names}
         everyone = fill_room(
-            len(records), np.int32, records.room, lambda rows: np.arange(rows.start, rows.stop, dtype=np.int32)
+            len(records),
+            np.int32,
+            records.room,
+            lambda rows: np.arange(rows.start, rows.stop, dtype=np.int32),
         )
         return Constrained(columns, everyone, {}, frozenset())
 
@@ -416,12 +419,17 @@ class View:
             rows = self._find_rows(asked, target)
             if self.owners is not None and self._most is not None:
                 rows = rows[_are_last(self.owners.codes[rows], self._most)]
-            found = rows, Population(rows if rows is self.patients else self.patients[rows])
+            found = rows, self.find_population(rows)
             with self._lock:
                 self._selections[key] = found
                 while len(self._selections) > REMEMBERED_SELECTIONS:
                     self._selections.popitem(last=False)
         return Cohort(self, *found, self._branch_floor, self._guard)
+
+    def find_population(self, rows: NDArray[np.int32]) -> Population:
+        """The patients of these rows of the view."""
+        same = len(self.patients) == self._hospital_rows
+        return Population(rows if same else self.patients[rows])
 
     def _find_rows(self, asked: Query, target: str) -> NDArray[np.int32]:
         """The rows for which a query is true and the target is known."""
@@ -446,9 +454,10 @@ class View:
             asked.mask(self.records.take(np.zeros(0, dtype=np.intp)))  # QueryError, likewise
         found = list(each_block(list_blocks(size), find))
         count = sum(map(len, found))
-        if count == size == len(self._constrained.rows) == self._hospital_rows:
-            return self.patients
-        rows = make_room(count, np.int32, self.room)
+        if count == size == self._hospital_rows:
+            everyone: NDArray[np.int32] = self.patients.astype(np.int32, copy=False)
+            return everyone
+        rows: NDArray[np.int32] = make_room(count, np.int32, self.room)
         ends = np.cumsum([0, *map(len, found)])
         for start, part in zip(ends.tolist(), found, strict=False):
             write_block(rows, slice(start, start + len(part)), part)
@@ -487,7 +496,9 @@ class View:
         column = self.records[name]
         if not self._by_itself:
             return numbers(self.records, name)
-        return column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day, self.room)
+        return (
+            column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day, self.room)
+        )
 
     def reread(self, name: str) -> None:
         """At a site a value is its own label, as the table was read, and nothing else."""

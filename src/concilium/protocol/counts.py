@@ -54,7 +54,6 @@ from concilium.protocol.splits import (
     find_columns,
     has_alternatives,
 )
-
 from concilium.records.blocks import each_block, is_large, list_blocks, read_block, release_pages
 
 if TYPE_CHECKING:
@@ -252,6 +251,10 @@ class AskCounts(Summed, frozen=True, kw_only=True, dict=True):
                 raise MessageError("values of categories are counted by class, or with noise")
         if self.noise is not None and not all(one.covers_everyone for one in self.attributes):
             raise MessageError("every attribute of a private question has a cell for every patient")
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return self.sample is None and not self.followed
 
     def estimate(self, patients: int, columns: int) -> Workload:
         work = estimate_columns(self.named, patients, each_by_itself=self.noise is not None)

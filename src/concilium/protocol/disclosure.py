@@ -33,7 +33,7 @@ from concilium.protocol.patient_identity import (
     find_changed,
     join_marks,
 )
-from concilium.records.blocks import hash_array, list_blocks, read_block
+from concilium.records.blocks import hash_array, is_large, list_blocks, read_block
 from concilium.records.patients import Patients
 
 if TYPE_CHECKING:
@@ -123,10 +123,21 @@ class Population:
 
 def _gather(numbers: NDArray[np.uint32], rows: NDArray[np.integer]) -> BitMap:
     """The numbers of the patients in these rows."""
-    patients = BitMap()
+    if not is_large(len(rows)):
+        return BitMap(array("I", numbers[rows].tobytes()))
+    patients, is_here = BitMap(), np.zeros(1 + max(_find_largest(numbers)), dtype=np.bool_)
     for block in list_blocks(len(rows)):
-        patients |= BitMap(array("I", numbers[read_block(rows, block)].tobytes()))
+        is_here[numbers[read_block(rows, block)]] = True
+    for block in list_blocks(len(is_here)):  # in order, which is quicker to enter
+        own = (np.flatnonzero(is_here[block]) + block.start).astype(np.uint32)
+        patients |= BitMap(array("I", own.tobytes()))
+    patients.run_optimize()
     return patients
+
+
+def _find_largest(numbers: NDArray[np.uint32]) -> Iterator[int]:
+    for block in list_blocks(len(numbers)):
+        yield int(read_block(numbers, block).max(initial=0))
 
 
 class Populations:

@@ -161,13 +161,14 @@ class GridCodes:
     is_date: bool
 
     @classmethod
-    def place(
-        cls, values: NDArray[np.float64], *, is_date: bool, room: Path | None = None
-    ) -> GridCodes:
+    def place(cls, values: NDArray[np.float64], *, is_date: bool, room: Path | None = None) -> GridCodes:
         edges = list_edges(is_date=is_date)
         if is_large(len(values)):
             codes = fill_room(
-                len(values), np.uint16, room, lambda b: cls.place(read_block(values, b), is_date=is_date).codes
+                len(values),
+                np.uint16,
+                room,
+                lambda b: cls.place(read_block(values, b), is_date=is_date).codes,
             )
             return cls(codes, *_accumulate(codes), is_date)
         if is_date or len(values) < FEW_NUMBERS:

@@ -117,6 +117,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
         for name, edges in self.bins.items():
             check_edges(name, edges)
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
+
     def estimate(self, patients: int, columns: int) -> Workload:
         listed = columns if self.attributes is None else min(columns, len(self.attributes))
         edges = sorted((len(bins) for bins in self.bins.values()), reverse=True)[:columns]

@@ -215,7 +215,9 @@ class AskedColumns:
     asked: bytes
     columns: list[SiteColumn]
     room: Path | None = None
-    _blocks: dict[int, tuple[NDArray[np.int32], AskedColumns, NDArray[np.int32]]] = field(default_factory=dict)
+    _blocks: dict[int, tuple[NDArray[np.int32], AskedColumns, NDArray[np.int32]]] = field(
+        default_factory=dict
+    )
     _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
     _rested: tuple[NDArray[np.int32], Sequence[Split], NDArray[np.int32]] | None = None
@@ -229,9 +231,7 @@ class AskedColumns:
             _fold(column, a.size, self.room) for column, a in zip(self.columns, self.attributes, strict=True)
         ]
 
-    def at(
-        self, block: slice, rows: NDArray[np.int32], size: int
-    ) -> tuple[AskedColumns, NDArray[np.int32]]:
+    def at(self, block: slice, rows: NDArray[np.int32], size: int) -> tuple[AskedColumns, NDArray[np.int32]]:
         """The same columns in a block of the table, and those of the rows that are in it, counted from its start."""
         there, parts = block.stop - block.start, self._blocks
         before = parts.get(block.start)

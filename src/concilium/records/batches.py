@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +63,22 @@ if TYPE_CHECKING:
 BatchReader: TypeAlias = "Callable[[Sequence[str]], Iterator[pyarrow.RecordBatch]]"
 """From the names of some columns to their cells, in the order of the rows. It may be called more than once."""
 
-Keeper: TypeAlias = Callable[
-    [BatchReader, Mapping[str, "DeclaredColumn"], Callable[[str], Place], str], dict[str, Column]
-]
-# What codes the columns of a source instead, where they do not fit in memory (column_store.py). Every source ends in
-# `code_batches`, so that none has to hand this on.
+
+class Keeper(Protocol):
+    """What keeps columns where they do not fit in memory (column_store.py)."""
+
+    def code_batches(
+        self,
+        read: BatchReader,
+        declared: Mapping[str, DeclaredColumn],
+        place: Callable[[str], Place],
+        empty: str,
+    ) -> dict[str, Column]: ...
+
+    def keep(self, name: str, column: Column) -> Column: ...
+
+
+# Every source ends in `code_batches`, so that none has to hand this on.
 KEEPER: ContextVar[Keeper | None] = ContextVar("KEEPER", default=None)
 
 FEW_TEXTS = 256  # with more distinct texts than this, a column may be one of measurements
@@ -102,7 +113,7 @@ def code_batches(
     """The declared columns of a source. A source without rows is refused with the message `empty`."""
     keep = KEEPER.get()
     if keep is not None:
-        return keep(read, declared, place, empty)
+        return keep.code_batches(read, declared, place, empty)
     coders = {name: Coder(column) for name, column in declared.items()}
     if coders and not code_all(read, coders):
         raise RecordsError(empty)

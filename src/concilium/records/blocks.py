@@ -39,8 +39,7 @@ def list_blocks(rows: int) -> list[slice]:
 
 
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
-    """Some rows of an array (its last axis); those of a mapped file as a copy, so that its pages do not stay in memory.
-    """
+    """Some rows of an array (its last axis); those of a mapped file as a copy, so that its pages do not stay in memory."""
     if not isinstance(array, np.memmap):
         return array[..., block]
     rows = np.array(array[..., block])
@@ -50,8 +49,10 @@ def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
 
 def release_pages(array: NDArray[Any], block: slice) -> None:
     """Let the kernel have the pages of these rows of a mapped file back. What was written stays in the file."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is None or array.base is not mapped:
+    if not isinstance(array, np.memmap):
+        return
+    mapped: Any = array._mmap
+    if array.base is not mapped:
         return
     from_row, to_row, _ = block.indices(array.shape[-1])
     first = array.offset % mmap.ALLOCATIONGRANULARITY
@@ -93,8 +94,12 @@ def fill_room(
 def look_up(table: NDArray[Item], codes: NDArray[np.unsignedinteger], folder: Path | None) -> NDArray[Item]:
     """What a table has for each code."""
     if not is_large(len(codes)):
-        return table[codes]
-    return fill_room(len(codes), table.dtype, folder, lambda block: table.take(read_block(codes, block)))
+        few: NDArray[Item] = table[codes]
+        return few
+    found: NDArray[Item] = fill_room(
+        len(codes), table.dtype, folder, lambda block: table.take(read_block(codes, block))
+    )
+    return found
 
 
 def count_codes(
@@ -106,7 +111,9 @@ def count_codes(
         here = read_block(codes, block) if rows is None else codes[read_block(rows, block)]
         return np.bincount(here, minlength=size)
 
-    return sum(each_block(list_blocks(len(codes if rows is None else rows)), count), np.zeros(size, dtype=np.int64))
+    return sum(
+        each_block(list_blocks(len(codes if rows is None else rows)), count), np.zeros(size, dtype=np.int64)
+    )
 
 
 def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:

@@ -28,9 +28,9 @@ import shutil
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
-from concilium.records.blocks import each_block, list_blocks, read_block
+from concilium.records.blocks import list_blocks, read_block
 from concilium.records.coding import Place
 from concilium.records.columns import Coded, Column, Numbers, Value
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
-from concilium.records.streaming import Finished, StreamCoder, TooManyValues, open_for_owner
+from concilium.records.streaming import Finished, StreamCoder, TooManyValues, get_rows, open_for_owner
 
 log = logging.getLogger(__name__)
 
@@ -91,15 +91,36 @@ class Store:
             facts = {}
         if fact not in facts:
             facts[fact] = find()
-            _write_json(place.with_suffix(f".{os.getpid()}"), facts).replace(place)
+            with suppress(OSError):  # of a full disk: it is found again
+                _write_json(place.with_suffix(f".{os.getpid()}"), facts).replace(place)
         return facts[fact]
+
+    def recall_numbers(self, state: object) -> NDArray[np.uint32] | None:
+        """The numbers that a ledger has for these rows, as it was in this state; None where that is not known."""
+        for place in self.folder.glob(f"numbers-{_digest(state)[:32]}-*"):
+            if place.stat().st_size == 4 * self.rows and f"{_check(place):08x}" == place.name[-8:]:
+                return np.memmap(place, dtype="<u4", mode="r", shape=(self.rows,))
+        return None
+
+    def keep_numbers(self, state: object, numbers: NDArray[np.uint32]) -> None:
+        """Keep the numbers of a ledger's state, and those of no other. Where that is not possible they are found anew."""
+        draft = self.folder / f"draft-{os.getpid()}"
+        try:
+            _, checksum = _write_array(
+                draft, (read_block(numbers, block) for block in list_blocks(self.rows))
+            )
+            for older in self.folder.glob("numbers-*"):
+                older.unlink()
+            draft.rename(self.folder / f"numbers-{_digest(state)[:32]}-{checksum:08x}")
+        except OSError:
+            draft.unlink(missing_ok=True)
 
     def list_files(self) -> Iterator[tuple[str, int, int]]:
         """Name, size and checksum of every file but the manifest."""
-        for entry in self.manifest["columns"]:
-            for name, size, checksum in entry["files"]:
-                yield str(name), int(size), int(checksum)
-        yield HASHES, *map(int, self.manifest["hashes"])
+        entries = [*self.manifest["columns"], *(self.manifest["raw"] or ())]
+        files = {str(name): (size, checksum) for entry in entries for name, size, checksum in entry["files"]}
+        for name, (size, checksum) in {**files, HASHES: self.manifest["hashes"]}.items():
+            yield name, int(size), int(checksum)
 
     def is_complete(self) -> bool:
         """Whether all files are there and as long as they were."""
@@ -123,9 +144,9 @@ class Store:
 class StoredColumns(Mapping[str, Column]):
     """The columns of a store, each mapped when it is first asked for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, raw: bool = False) -> None:
         self.store = store
-        self._entries = {str(entry["name"]): entry for entry in store.manifest["columns"]}
+        self._entries = {str(entry["name"]): entry for entry in store.manifest["raw" if raw else "columns"]}
         self._open: dict[str, Column] = {}
 
     def __getitem__(self, name: str) -> Column:
@@ -192,7 +213,7 @@ def identify_file(path: Path) -> dict[str, Any]:
 
 
 def write_store(
-    root: Path, source: Path, reading: Mapping[str, Any], read: Callable[[], Mapping[str, Column]]
+    root: Path, source: Path, reading: Mapping[str, Any], read: Callable[[], object]
 ) -> Store | None:
     """Read a table into a store; None where it cannot be kept in one, and why is logged. What was there before of this
     file is deleted once the new one is complete."""
@@ -213,11 +234,13 @@ def write_store(
             if identify_file(source) != identity:
                 raise RecordsError(f"{source} changed while it was read: read it again once it is complete")
             if begun - max(identity["modified"], identity["changed"]) < YOUNG:
-                identity["changed"] = 0  # it may change again within the same time: the next process reads it anew
+                identity["changed"] = (
+                    0  # it may change again within the same time: the next process reads it anew
+                )
             manifest |= {"source": identity, "reading": _digest(reading), "written": time.time()}
             _sync(_write_json(folder / MANIFEST, manifest))
-            for name in os.listdir(folder):
-                _sync(folder / name)
+            for file in list(folder.iterdir()):
+                _sync(file)
             final = root / f"{manifest['digest'][:32]}-{_digest(reading)[:16]}"
             older = [one for one in list_stores(root) if one.source == identity["path"]]
             if final.exists():
@@ -238,44 +261,78 @@ def _retire(folder: Path) -> None:
     folder.rename(folder.with_name(f"{PARTIAL}old-{os.getpid()}"))
 
 
-def _write_columns(folder: Path, read: Callable[[], Mapping[str, Column]]) -> dict[str, Any] | None:
-    """Write all columns of a table, and the hashes of its rows."""
-    entries: list[dict[str, Any]] = []
+class _Writer:
+    """The columns of a table on their way into a folder: those of its source, and those that a map makes of them."""
 
-    def keep(
-        reader: BatchReader,
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: list[dict[str, Any]] = []
+        self.made: list[dict[str, Any]] = []
+        self.rows = 0
+        self._columns: dict[str, Column] = {}
+
+    def code_batches(
+        self,
+        read: BatchReader,
         declared: Mapping[str, DeclaredColumn],
         place: Callable[[str], Place],
         empty: str,
     ) -> dict[str, Column]:
-        rows, finished = _code_batches(folder, reader, declared, place, empty)
+        for before in self.folder.iterdir():  # of a reading that was given up
+            before.unlink()
+        self.rows, finished = _code_batches(self.folder, read, declared, place, empty)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            written = pool.map(
-                lambda item: _write_column(folder, *item, by_itself=declared[item[1]].by_itself),
-                [(number, name, one) for number, (name, one) in enumerate(finished.items())],
-            )
-            entries.extend(written)
-        return {entry["name"]: _map_column(folder, entry, rows) for entry in entries}
+            items = enumerate(finished.items())
+            self.entries = list(pool.map(lambda item: self._finish(item[0], *item[1]), items))
+        self.entries = [
+            {**entry, "by_itself": entry["by_itself"] or declared[entry["name"]].by_itself}
+            for entry in self.entries
+        ]
+        self._columns = {entry["name"]: _map_column(self.folder, entry, self.rows) for entry in self.entries}
+        return dict(self._columns)
 
-    token = KEEPER.set(keep)
+    def _finish(self, number: int, name: str, column: Finished) -> dict[str, Any]:
+        spool = column.spool
+        plain = (spool.path, spool.checksum) if column.is_plain else None
+        entry = _write_column(self.folder, str(number), name, column.distinct, column.rows, plain)
+        spool.path.unlink(missing_ok=True)
+        return entry
+
+    def keep(self, name: str, column: Column) -> Column:
+        if self._columns.get(name) is column:
+            self.made.append(next(entry for entry in self.entries if entry["name"] == name))
+            return column
+
+        def list_rows(part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
+            yield from (read_block(part(column), block) for block in list_blocks(self.rows))
+
+        entry = _write_column(self.folder, f"made{len(self.made)}", name, column, list_rows)
+        self.made.append(entry)
+        return _map_column(self.folder, entry, self.rows)
+
+
+def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] | None:
+    """Write all columns of a table, and the hashes of its rows."""
+    writer = _Writer(folder)
+    token = KEEPER.set(writer)
     try:
-        columns = dict(read())
+        read()
     except TooManyValues as problem:
         log.warning("the table is read into memory: %s", problem)
         return None
     finally:
         KEEPER.reset(token)
-    if not entries:
-        return None
-    rows = len(next(iter(columns.values())))
-    hashes = hash_rows(columns, rows, folder)
-    size, checksum = _write_array(folder / HASHES, (read_block(half, b) for half in hashes for b in list_blocks(rows)))
+    columns = {entry["name"]: _map_column(folder, entry, writer.rows) for entry in writer.entries}
+    hashes = hash_rows(columns, writer.rows, folder.parent)
+    blocks = list_blocks(writer.rows)
+    written = _write_array(folder / HASHES, (read_block(half, block) for half in hashes for block in blocks))
     return {
         "format": FORMAT,
-        "rows": rows,
+        "rows": writer.rows,
         "digest": digest_rows(list(columns), hashes),
-        "columns": entries,
-        "hashes": [size, checksum],
+        "columns": writer.made or writer.entries,
+        "raw": writer.entries if writer.made else None,
+        "hashes": written,
     }
 
 
@@ -305,26 +362,29 @@ def _code_batches(
 
 
 def _write_column(
-    folder: Path, number: int, name: str, column: Finished, *, by_itself: bool
+    folder: Path,
+    number: str,
+    name: str,
+    column: Column,
+    rows: Callable[..., Iterator[NDArray[Any]]],
+    plain: tuple[Path, int] | None = None,
 ) -> dict[str, Any]:
-    """Write a column's final files; what the manifest says of it."""
-    distinct, files = column.distinct, []
-    coded = isinstance(distinct, Coded)
-    entry: dict[str, Any] = {"name": name, "by_itself": by_itself or distinct.by_itself}
-    path = folder / f"{number}.{'codes' if coded else 'numbers'}"
-    if column.is_plain:
-        column.spool.path.rename(path)
-        files.append([path.name, path.stat().st_size, column.spool.checksum])
+    """Write a column's final files; what the manifest says of it. `column` says what its codes mean and `rows` gives
+    them, unless they lie in a `plain` file, of which the checksum is known."""
+    entry: dict[str, Any] = {"name": name, "by_itself": column.by_itself}
+    path = folder / f"{number}.{'codes' if isinstance(column, Coded) else 'numbers'}"
+    if plain is None:
+        files = [[path.name, *_write_array(path, rows())]]
     else:
-        files.append([path.name, *_write_array(path, column.rows())])
-    if isinstance(distinct, Coded):
-        entry |= {"stated": distinct.stated, "values": list(distinct.values), "dtype": distinct.codes.dtype.str}
-        if distinct.typed is not None:
-            files.append([f"{number}.typed", *_write_array(folder / f"{number}.typed", column.rows(_typed))])
-    if distinct.raw is not None:
-        entry |= {"raw": list(distinct.raw.values), "raw_dtype": distinct.raw.codes.dtype.str}
-        files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", column.rows(_raw))])
-    column.spool.path.unlink(missing_ok=True)
+        plain[0].rename(path)
+        files = [[path.name, path.stat().st_size, plain[1]]]
+    if isinstance(column, Coded):
+        entry |= {"stated": column.stated, "values": list(column.values), "dtype": column.codes.dtype.str}
+        if column.typed is not None:
+            files.append([f"{number}.typed", *_write_array(folder / f"{number}.typed", rows(_typed))])
+    if column.raw is not None:
+        entry |= {"raw": list(column.raw.values), "raw_dtype": column.raw.codes.dtype.str}
+        files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", rows(_raw))])
     return {**entry, "files": files}
 
 
@@ -334,7 +394,8 @@ def _raw(column: Column) -> NDArray[Any]:
 
 
 def _typed(column: Column) -> NDArray[Any]:
-    assert isinstance(column, Coded) and column.typed is not None
+    assert isinstance(column, Coded)
+    assert column.typed is not None
     return column.typed
 
 
@@ -377,8 +438,8 @@ def _check(path: Path) -> int:
     return checksum
 
 
-def _digest(reading: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(reading, sort_keys=True).encode()).hexdigest()
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _read_manifest(folder: Path) -> dict[str, Any] | None:

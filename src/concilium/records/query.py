@@ -221,10 +221,10 @@ def read_as_numbers(column: Column, room: Path | None = None) -> NDArray[np.floa
 def read_as_labels(column: Column, room: Path | None = None) -> Coded:
     """A column as categories that are all text: the label of the value, or of what it stands for."""
     if isinstance(column, Numbers):
-        sizes, codes = np.unique(column.numbers, return_inverse=True)
+        sizes, places = np.unique(column.numbers, return_inverse=True)
         sizes = sizes[~np.isnan(sizes)]
         names = [label(float(number)) for number in sizes.tolist()]
-        codes = np.where(codes < len(sizes), codes + 1, 0)
+        codes = np.where(places < len(sizes), places + 1, 0).astype(np.uint32)
     else:
         names, codes = [_label_alone(value) for value in column.values], column.codes
     ordered = sorted(set(names))

@@ -139,7 +139,6 @@ class _Relation:
     def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
-        import pyarrow
 
         described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
         types = {str(row[0]): str(row[1]) for row in described}

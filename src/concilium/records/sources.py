@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -96,28 +96,31 @@ def read_columns(
 
 
 def open_store(
-    source: Any,
-    root: str | os.PathLike[str],
-    table: str | None,
-    schema: Mapping[str, str] | None,
-    missing: Iterable[str] | None,
+    source: Any, root: str | os.PathLike[str], reading: Mapping[str, Any], read: Callable[[], object]
 ) -> Store | None:
     """The column store of a large file, which is read into it where it was not yet, or has changed; None for a small
     one, and for what is no file."""
-    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source):
-        return None
-    path = Path(source)
-    if not _is_large(path):
+    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source) or not _is_large(Path(source)):
         return None
     from concilium import __version__
     from concilium.records.column_store import find_store, write_store
 
-    own = None if missing is None else sorted(_tokens(missing))
-    reading = {"version": __version__, "table": table, "schema": dict(schema or {}), "missing": own}
-    found = find_store(Path(root), path, reading)
-    return found or write_store(
-        Path(root), path, reading, lambda: read_columns(source, table, schema, missing)
+    reading = {**reading, "version": __version__}
+    return find_store(Path(root), Path(source), reading) or write_store(
+        Path(root), Path(source), reading, read
     )
+
+
+def find_names(source: Any, table: str | None = None) -> list[str]:
+    """The names of a source's columns; of its cells, those of one column are read."""
+    found: list[str] = []
+
+    def choose(names: Sequence[str], _: str) -> dict[str, ReadingKind | None]:
+        found.extend(names)
+        return dict.fromkeys(names[:1])
+
+    read_columns(source, table, choose, None)
+    return found
 
 
 # Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.

@@ -46,7 +46,7 @@ class TooManyValues(Exception):
 
 @dataclass(frozen=True)
 class _Segment:
-    """Some rows of a spool: numbers as they are, or codes, into a table of the column's own codes where there is one."""
+    """Some rows of a spool: numbers as they are, or codes, into the column's own by a table."""
 
     dtype: np.dtype[Any]
     start: int  # in bytes
@@ -129,6 +129,11 @@ class _SmallCells:
         return bool(self._seen.any())
 
 
+def get_rows(column: Column) -> NDArray[Any]:
+    """What a column has for each row."""
+    return column.codes if isinstance(column, Coded) else column.numbers
+
+
 @dataclass(frozen=True)
 class Finished:
     """A column whose rows are on disk: `distinct` has a row for each code of the spool, and `sizes` the number of each
@@ -145,18 +150,16 @@ class Finished:
             segment.dtype == np.float64 for segment in self.spool.segments
         )
 
-    def rows(self, part: Callable[[Column], NDArray[Any]] | None = None) -> Iterator[NDArray[Any]]:
+    def rows(self, part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
         """The column's codes or numbers, some rows at a time; or another `part` of it, such as its raw codes."""
         column = self.distinct
         for segment in self.spool.segments:
             cells = self.spool.read(segment)
-            if part is not None:
+            if self.sizes is None:
                 yield part(column)[cells]
-            elif self.sizes is not None:
+            else:
                 numbers = cells if segment.dtype == np.float64 else self.sizes[cells]
                 yield numbers if isinstance(column, Numbers) else _rank(column, numbers)
-            else:
-                yield (column.codes if isinstance(column, Coded) else column.numbers)[cells]
 
 
 class StreamCoder(Coder):
@@ -226,9 +229,7 @@ class StreamCoder(Coder):
             seen = np.zeros(3, dtype=np.bool_)
             for segment in spool.segments:
                 seen |= np.bincount(spool.read(segment), minlength=3) > 0
-            return Finished(
-                code_dictionary(np.where(seen, np.arange(3), 0), (False, True), kind, own), spool
-            )
+            return Finished(code_dictionary(np.where(seen, np.arange(3), 0), (False, True), kind, own), spool)
         if self._form == "cells":
             cells: list[Value] = [value for _, value in self._cells.distinct]
             column = code_cells(np.arange(len(cells) + 1), cells, kind, own, self._declared.missing)
@@ -242,7 +243,7 @@ class StreamCoder(Coder):
         spool, missing = self.spool, self._declared.missing
         if self._small and self._kind in (None, "code") and not any(map(is_number, missing)):
             small = self._small.values
-            codes = np.arange(len(small) + 1)
+            codes = np.arange(len(small) + 1, dtype=np.uint16)
             self._small.translate(codes[1:])
             return Finished(Coded(codes, tuple(small), stated=self._kind == "code"), spool)
         self._code_small()
@@ -255,8 +256,8 @@ class StreamCoder(Coder):
             return Finished(code_numbers(few, kind), spool, sizes)
         if self._declared.tidy is not None:
             texts = [self._declared.tidy(text) for text in texts]
-        codes = np.arange(len(texts) + 1)
-        return Finished(code_texts(codes, texts, kind, place, missing, self._declared.guess), spool)
+        every = np.arange(len(texts) + 1)
+        return Finished(code_texts(every, texts, kind, place, missing, self._declared.guess), spool)
 
     def _find_few(self, sizes: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """The distinct numbers, where these, of which there are texts, and those on disk are few and whole."""

@@ -83,24 +83,45 @@ class Records:
         `columns` is a folder, such as `north.ledger.columns`: a large file is read once into it, and mapped into memory
         from then on (column_store.py).
         """
-        if dictionary is not None or map is not None:
-            from concilium.records.table_map import read_mapped
 
-            return read_mapped(source, table, schema, missing, dictionary, map)
-        from concilium.records.sources import open_store, read_columns
+        def read() -> Records:
+            if dictionary is not None or map is not None:
+                from concilium.records.table_map import read_mapped
 
-        store = None if columns is None else open_store(source, columns, table, schema, missing)
-        return cls(read_columns(source, table, schema, missing)) if store is None else cls.of_store(store)
+                return read_mapped(source, table, schema, missing, dictionary, map)
+            from concilium.records.sources import read_columns
+
+            return cls(read_columns(source, table, schema, missing))
+
+        if columns is not None:
+            from concilium.records.sources import open_store
+
+            own = None if missing is None else sorted({*([missing] if isinstance(missing, str) else missing)})
+            reading = {
+                "table": table,
+                "schema": dict(schema or {}),
+                "missing": own,
+                "dictionary": repr(dictionary),
+                "map": repr(map),
+            }
+            store = open_store(source, columns, reading, read)
+            if store is not None:
+                return cls.of_store(store)
+        return read()
 
     @classmethod
     def of_store(cls, store: Store) -> Records:
         """A table that was read before: no column is opened until it is asked for."""
         from concilium.records.column_store import StoredColumns
 
-        records = object.__new__(cls)
-        vars(records).update(_columns=StoredColumns(store), _length=store.rows, _raw=None, _whole=None)
-        vars(records).update(has_header=True, store=store, room=store.folder.parent, digest=store.digest)
-        return records
+        def open_columns(raw: Records | None, columns: StoredColumns) -> Records:
+            records = object.__new__(cls)
+            vars(records).update(_columns=columns, _length=store.rows, _raw=raw, _whole=None, has_header=True)
+            vars(records).update(store=store, room=store.folder.parent, digest=store.digest)
+            return records
+
+        raw = store.manifest["raw"] and open_columns(None, StoredColumns(store, raw=True))
+        return open_columns(raw, StoredColumns(store))
 
     @classmethod
     def from_rows(
