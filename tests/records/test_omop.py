@@ -23,10 +23,12 @@ from cdm import (
     DAY,
     DRUG,
     DRUG_BELOW,
+    HOSPITAL,
     LAB,
     MG,
     MMOL,
     PAIN,
+    SECTIONS,
     SURGERY,
     WARD,
     Happening,
@@ -52,42 +54,6 @@ KIND_OF = {
     SURGERY: "procedure",
     WARD: "visit",
 }
-SECTIONS = """
-[cohort]
-entry = { drug = "drug" }
-observed_before = 3
-require = [{ visit = "ward", days = [-30, 0] }]
-exclude = [{ procedure = "surgery", days = [-5, 0], at_least = 2 }]
-age = [20, 80]
-date = "entry"
-
-[outcome]
-condition = "bleed"
-days = [1, 10]
-WAY
-
-[covariates]
-age = "age"
-sex = "sex"
-pain = { condition = "pain", days = [-20, 0] }
-pains = { condition = "pain", take = "count", days = [-20, -1] }
-glucose = { measurement = "glucose", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
-lowest = { measurement = "glucose", take = "min", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
-highest = { measurement = "glucose", take = "max", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
-mean = { measurement = "glucose", take = "mean", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
-measured = { measurement = "glucose", take = "count" }
-
-[codes]
-kinds = ["condition", "drug"]
-days = [-30, 0]
-source = true
-
-[series]
-days = [-10, 0]
-
-[series.variables]
-glucose = { measurement = "glucose", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
-"""
 WAYS = {"leave out": "", "no": 'lost = "no"\nbefore = "keep"', "time": 'time = "days"'}
 
 
@@ -207,24 +173,6 @@ def test_the_table_is_what_the_rows_say(way, hospital, tmp_path_factory):
             assert {
                 name: (row[name], wanted[name]) for name in row if not same(row[name], wanted[name])
             } == {}
-
-
-HOSPITAL = Hospital(
-    {1: (8507, date(1950, 5, 1)), 2: (8532, date(1960, 1, 1)), 3: (8532, date(1970, 1, 1))},
-    [
-        Happening("visit", 1, WARD, 0),
-        Happening("condition", 1, PAIN, 5),
-        Happening("measurement", 1, LAB, 6, 90.0, MG),
-        Happening("measurement", 1, LAB, 8, 5.0, MMOL),
-        Happening("drug", 1, DRUG, 10),
-        Happening("condition", 1, BLEED, 12),
-        Happening("visit", 2, WARD, 0),
-        Happening("drug", 2, DRUG_BELOW, 20),
-        Happening("drug", 2, DRUG, 25),
-        Happening("visit", 2, WARD, 90),
-        Happening("visit", 3, WARD, 0),
-    ],
-)
 
 
 @pytest.fixture(scope="module")
@@ -373,7 +321,7 @@ DATABASES = {
     "missing table": (
         'omop = "no-visits.duckdb"',
         "",
-        "has no table 'visit_occurrence', which the cohort file needs",
+        "has no table 'visit_occurrence' that can be read",
     ),
     "missing column": ('omop = "no-gender.duckdb"', "", "table 'person' has no column gender_concept_id"),
     "version": ('omop = "old.duckdb"', "", "says CDM version '4.0'; versions 5.3 and 5.4 are read"),

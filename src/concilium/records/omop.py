@@ -185,8 +185,8 @@ class _Reading:
                 raise RecordsError(f"{name}: there is no schema {schema!r}; there are: {listed}")
             if table not in held[key]:
                 raise RecordsError(
-                    f"{name}: schema {schema!r} has no table {table!r}, which the cohort file needs; is it the schema "
-                    "of the CDM?"
+                    f"{name}: schema {schema!r} has no table {table!r} that can be read, and the cohort file needs it; "
+                    "is it the schema of the CDM, and may this user SELECT from it?"
                 )
             lacking = sorted(set(columns) - held[key][table])
             if lacking:
@@ -514,7 +514,14 @@ CDM_TABLES = {
     "cdm_source": ("cdm_version",),
 }
 VOCABULARY_TABLES = {
-    "concept": ("concept_id", "concept_name", "domain_id", "standard_concept", "concept_code", "vocabulary_id"),
+    "concept": (
+        "concept_id",
+        "concept_name",
+        "domain_id",
+        "standard_concept",
+        "concept_code",
+        "vocabulary_id",
+    ),
     "concept_ancestor": ("ancestor_concept_id", "descendant_concept_id"),
 }
 
