@@ -115,6 +115,14 @@ def say_open(explanation: Explanation) -> Explanation:
     return replace(explanation, notes=(OPEN, *explanation.notes), sentences=(first, OPEN, *others))
 
 
+LARGEST_LOG = 700.0  # of odds: exp of more is no number
+
+
+def read_odds(moved: float) -> float:
+    """The odds ratio of a step of log odds, which is a number however far the step goes."""
+    return math.exp(max(-LARGEST_LOG, min(moved, LARGEST_LOG)))
+
+
 def say_odds(odds: float) -> str:
     """An odds ratio; beyond a thousand times nothing is known but the direction."""
     if not 1e-3 <= odds <= 1e3:

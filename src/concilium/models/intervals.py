@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 
-Z = 1.959964
-CHOSEN = 1.5 * Z
+WITHIN_95 = 1.959963984540054
+"""So many deviations from its mean hold 95 % of a normal variable."""
+CHOSEN = 1.5 * WITHIN_95
 Interval = tuple[float, float]
 
 
@@ -26,7 +27,7 @@ def share_interval(
     noise: float = 0.0,
     classes: int = 2,
     including: float | None = None,
-    z: float = Z,
+    z: float = WITHIN_95,
 ) -> Interval:
     """The interval of a share of counted patients; `noise` is the variance on each class count. It holds the share that
     is stated (`including`), which may have been drawn towards others."""
@@ -46,7 +47,7 @@ def share_interval(
 
 def log_odds_interval(lowest: float, highest: float, variance: float) -> Interval:
     """The interval of a risk whose log odds lie between these, each with this variance."""
-    reach = Z * math.sqrt(variance)
+    reach = WITHIN_95 * math.sqrt(variance)
     return _risk(lowest - reach), _risk(highest + reach)
 
 

@@ -20,20 +20,20 @@ from concilium.errors import name_some
 from concilium.models.explanation import (
     Explanation,
     Reason,
+    read_odds,
     say_odds,
     say_risk,
     say_risk_interval,
     say_share,
 )
-from concilium.models.intervals import share_interval
+from concilium.models.intervals import WITHIN_95, share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.records.columns import label, say_plain
 from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
-from concilium.rulefit.shapes import list_shapes, read_odds, say_shapes
+from concilium.rulefit.shapes import list_shapes, say_shapes
 from concilium.rulefit.terms import Line
 
-WITHIN_95 = 1.959964
 MOST_SHOWN = 10
 NO_INTERVAL = (
     "There is no interval: a fixed penalty shrinks the coefficients, and how sure they are is not known."

@@ -14,12 +14,13 @@ from concilium.errors import name_some
 from concilium.models.explanation import (
     Explanation,
     Reason,
+    read_odds,
     say_odds,
     say_risk,
     say_risk_interval,
     say_share,
 )
-from concilium.models.intervals import log_odds_interval, share_interval
+from concilium.models.intervals import WITHIN_95, log_odds_interval, share_interval
 from concilium.models.prediction import Entries, NewPatients
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.protocol.attributes import recode
@@ -27,7 +28,6 @@ from concilium.records.columns import say_plain
 from concilium.shapes.body import ShapeBody, ShapeTerm, translate_classes
 from concilium.shapes.cells import Vector
 
-WITHIN_95 = 1.959964
 # Cells that hardly anybody is in are not printed: their interval is all there would be to read.
 LEAST_SHARE = 0.002
 REASONS_SHOWN = 8
@@ -47,11 +47,6 @@ class ShapeRow:
     high: float
     points: int
     share: float
-
-
-def read_odds(log_odds: float) -> float:
-    """The odds ratio, which is a number however far it goes."""
-    return math.exp(max(-700.0, min(log_odds, 700.0)))
 
 
 def order_terms(body: ShapeBody) -> list[ShapeTerm]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,20 +22,8 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import Explanation
 from concilium.models.follow_up import Followed
-from concilium.models.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    OnMisfit,
-    PositiveClass,
-    PrivateMethod,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.models.intervals import WITHIN_95
+from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_by_horizon import Horizon, Time
 from concilium.parameters import Parameter, choice
@@ -79,10 +67,6 @@ from concilium.statistics.regression_fit import (
 )
 from concilium.statistics.results import TermEstimate, TermTest
 from concilium.statistics.term_model import (
-    ByHospital,
-    Interactions,
-    Reference,
-    Splines,
     TermBody,
     TermModel,
     estimate_all,
@@ -195,7 +179,7 @@ class _Newton:
 
 @documented
 @dataclass(eq=False, repr=False)
-class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
+class CoxRegression(TermModel[CoxBody]):
     """`CoxRegression(target="death", time="days", positive="yes").fit(house)`: hazard ratios."""
 
     method: ClassVar[str] = "cox"
@@ -215,11 +199,6 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     query: QueryText = ""
     release: ReleaseName = "masked"
     _: KW_ONLY
-    attributes: Attributes = None
-    on_misfit: OnMisfit = "attribute"
-    splines: Splines = field(default_factory=dict)
-    reference: Reference = field(default_factory=dict)
-    interactions: Interactions = ()
     baseline: Annotated[
         Literal["hospital", "common"],
         Parameter(
@@ -230,11 +209,6 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     ] = "hospital"
     grid: Grid = None
     at: Horizon = None
-    by_hospital: ByHospital = False
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
 
     def check(self) -> None:
         if self.time == self.target:
@@ -596,7 +570,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
         variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
             1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
         )
-        reach, log_risk = 1.96 * math.sqrt(variance), float(centred @ self.coef_)
+        reach, log_risk = WITHIN_95 * math.sqrt(variance), float(centred @ self.coef_)
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )

@@ -23,6 +23,7 @@ from concilium.errors import HouseError, StudyError
 from concilium.models.explanation import Explanation, say_share
 from concilium.models.explanation import say_interval as say_share_interval
 from concilium.models.grid import find_edges
+from concilium.models.intervals import WITHIN_95
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 Matrix = NDArray[np.float64]
 MOST_CLASSES = 20
 SHARE_OF_SUMS = Fraction(2, 5)
-Z = 1.96
 
 
 class NumberRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -280,7 +280,8 @@ class Describe(PrivateMethod[DescribeBody]):
         body = DescribeBody(
             target=self.target, query=self.query, classes=list(classes.values), table=table, noise=noise
         )
-        said = f"every count has noise of standard deviation {noise:.1f}: 95 % of counts are within {Z * noise:.0f}"
+        within = f"95 % of counts are within {WITHIN_95 * noise:.0f}"
+        said = f"every count has noise of standard deviation {noise:.1f}: {within}"
         return Learned(body, {}, [self.say_price(), said])
 
     @property
@@ -299,7 +300,7 @@ class Describe(PrivateMethod[DescribeBody]):
         best = int(np.argmax(shares))
         share, n = float(shares[best]), max(body.table.patients[-1], 1.0)
         error = math.sqrt(share * (1 - share) / n + 2 * (body.noise / n) ** 2)
-        interval = max(share - Z * error, 0.0), min(share + Z * error, 1.0)
+        interval = max(share - WITHIN_95 * error, 0.0), min(share + WITHIN_95 * error, 1.0)
         noise = ", noise included" if body.noise else ""
         said = say_value(body.classes[best], self.card.dictionary.get(body.target))
         first = (

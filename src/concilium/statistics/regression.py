@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -17,20 +17,8 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import Explanation
-from concilium.models.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    OnMisfit,
-    PositiveClass,
-    PrivateMethod,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.models.intervals import WITHIN_95
+from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
 from concilium.models.prediction import AnyPatients
 from concilium.parameters import Parameter, choice, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -54,17 +42,12 @@ from concilium.statistics.columns import (
     state_terms,
     unpack_triangle,
 )
-from concilium.statistics.distributions import chi_squared_tail, normal_quantile
+from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
 from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
 from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
-    LEVEL,
-    ByHospital,
-    Interactions,
-    Reference,
-    Splines,
     TermBody,
     TermModel,
     estimate_all,
@@ -103,7 +86,7 @@ class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=
 
 @documented
 @dataclass(eq=False, repr=False)
-class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
+class Regression(TermModel[RegressionBody]):
     """`Regression(target="death", positive="yes", attributes=["age", "sex"]).fit(house)`: odds ratios, rate ratios or
     differences with confidence intervals."""
 
@@ -132,11 +115,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     query: QueryText = ""
     release: ReleaseName = "masked"
     _: KW_ONLY
-    attributes: Attributes = None
-    on_misfit: OnMisfit = "attribute"
-    splines: Splines = field(default_factory=dict)
-    reference: Reference = field(default_factory=dict)
-    interactions: Interactions = ()
     intercepts: Annotated[
         Literal["common", "hospital", "random"],
         Parameter(
@@ -162,11 +140,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
         ),
     ] = "wald"
-    by_hospital: ByHospital = False
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
 
     def check(self) -> None:
         for attribute, knots in self.splines.items():
@@ -479,7 +452,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             variance += body.spread_of_intercepts**2 + (body.dispersion or 1.0) / (
                 of_mean * (body.patients or 1)
             )
-        reach = normal_quantile(LEVEL) * math.sqrt(variance)
+        reach = WITHIN_95 * math.sqrt(variance)
         low, high = self._family.mean(np.array([predictor - reach, predictor + reach])).tolist()
         return low, high
 

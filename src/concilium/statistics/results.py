@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 
-from concilium.models.explanation import say_odds
+from concilium.models.explanation import read_odds, say_odds
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 
 ROW, NAMES, PLOT, NUMBERS, TOP = 22, 260, 300, 190, 34
-LARGEST_LOG = 700.0
 LETTERS = 40
 ENDLESS = 1e5  # a ratio of which nothing is known but the direction
 
@@ -83,7 +82,7 @@ def make_lines(estimates: Sequence[TermEstimate], ratio: str) -> list[Regression
     """The rows of a table; of ratios, with the ends of their intervals."""
 
     def show(value: float | None) -> float | None:
-        return value if value is None or not ratio else math.exp(min(value, LARGEST_LOG))
+        return value if value is None or not ratio else read_odds(value)
 
     return [
         RegressionLine(

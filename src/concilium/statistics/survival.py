@@ -18,12 +18,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.statistics.distributions import chi_squared_tail, normal_quantile
+from concilium.models.intervals import WITHIN_95
+from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.results import TermTest
 
 Vector = NDArray[np.float64]
 Table = NDArray[np.float64]  # [cell, kind of end]; the event first, then competing ones, censored last
-Z = normal_quantile(0.975)
 DRAWS = 200
 
 
@@ -123,8 +123,8 @@ def _log_log(survival: Vector, error: Vector) -> tuple[list[float | None], list[
             low.append(None)
             high.append(None)
             continue
-        low.append(s ** math.exp(min(Z * e, 50.0)))
-        high.append(s ** math.exp(-Z * e))
+        low.append(s ** math.exp(min(WITHIN_95 * e, 50.0)))
+        high.append(s ** math.exp(-WITHIN_95 * e))
     return low, high
 
 

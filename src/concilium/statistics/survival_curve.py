@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError
 from concilium.models.explanation import ALMOST_ALL, Explanation, say_risk, say_risk_interval
 from concilium.models.follow_up import Followed
+from concilium.models.intervals import WITHIN_95
 from concilium.models.method import (
     Bins,
     Delta,
@@ -404,7 +405,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             return 0.0, None, None
         if self.body.competing:
             risk, error = curve.incidence[place], curve.incidence_error[place]
-            return risk, max(risk - 1.96 * error, 0.0), min(risk + 1.96 * error, 1.0)
+            return risk, max(risk - WITHIN_95 * error, 0.0), min(risk + WITHIN_95 * error, 1.0)
         low, high = curve.low[place], curve.high[place]
         return 1 - curve.survival[place], None if high is None else 1 - high, None if low is None else 1 - low
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, name_some
-from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
-from concilium.models.method import Attributes, Method, read_edges
+from concilium.models.explanation import Explanation, Reason, read_odds, say_odds, say_risk, say_risk_interval
+from concilium.models.intervals import WITHIN_95
+from concilium.models.method import (
+    Attributes,
+    Bins,
+    Delta,
+    Epsilon,
+    OnMisfit,
+    PrivateMethod,
+    Values,
+    read_edges,
+)
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.parameters import Parameter, flag, name, names
 from concilium.privacy.accounting import PlannedQuestion
@@ -24,7 +33,6 @@ from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
 from concilium.statistics.distributions import (
     chi_squared_tail,
-    normal_quantile,
     student_quantile,
     student_two_sided,
     two_sided,
@@ -131,14 +139,20 @@ class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 B = TypeVar("B", bound=TermBody)
 
 
-class TermModel(Method[B]):
-    """A sum of terms, each with an estimate and its interval."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class TermModel(PrivateMethod[B]):
+    """A sum of terms, each with an estimate and its interval, and the parameters that all of them have."""
 
-    attributes: Attributes
-    splines: Splines
-    reference: Reference
-    interactions: Interactions
-    by_hospital: bool
+    attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
+    splines: Splines = field(default_factory=dict)
+    reference: Reference = field(default_factory=dict)
+    interactions: Interactions = ()
+    by_hospital: ByHospital = False
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
 
     def _compare(
         self, body: B, about: Mapping[str, Any], family: str, warnings: list[str]
@@ -339,7 +353,7 @@ class TermModel(Method[B]):
         drawn = {"forest plot": draw_forest(self._in_words, self._ratio)}
         lines = {line.term: line for line in self.table()}
         for one in self.body.between[: MOST_SHOWN if whole else FEW_DRAWN]:
-            reach = normal_quantile(LEVEL)
+            reach = WITHIN_95
             own = [
                 TermEstimate(site, value, error, low=value - reach * error, high=value + reach * error)
                 for site, (value, error) in one.own.items()
@@ -368,7 +382,7 @@ def estimate_all(
     errors = [
         None if one is None else np.sqrt(np.maximum(np.diagonal(one), 0)).tolist() for one in covariances
     ]
-    quantile = normal_quantile(LEVEL) if freedom is None else student_quantile(LEVEL, freedom)
+    quantile = WITHIN_95 if freedom is None else student_quantile(LEVEL, freedom)
     estimates = []
     for place, (term, value) in enumerate(zip(terms, values.tolist(), strict=True)):
         error, robust, clustered = (None if one is None else known(one[place]) for one in errors)
@@ -417,7 +431,7 @@ def _say_value(group: str, row: Mapping[str, Any], dictionary: Entries) -> str:
 
 def _say_times(moved: float) -> str:
     """By what a step of the predictor multiplies, in words."""
-    return say_odds(math.exp(min(moved, 700.0))).replace("> ", "more than ").replace("< ", "less than ")
+    return say_odds(read_odds(moved)).replace("> ", "more than ").replace("< ", "less than ")
 
 
 def _it(names: Sequence[str]) -> str:

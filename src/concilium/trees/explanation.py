@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.explanation import Explanation, Reason, say_interval, say_share
-from concilium.models.intervals import Interval, Z
+from concilium.models.intervals import WITHIN_95, Interval
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
@@ -217,7 +217,7 @@ def _mix_interval(body: TreeBody, resting: Mapping[int, float], place: int) -> I
     mixed = sum(weight * shares[node] for node, weight in resting.items())
     everyone = max(sum(body.nodes[0].counts), 1)
     spread_out = sum(weight * (shares[node] - mixed) ** 2 for node, weight in resting.items()) / everyone
-    below = above = Z**2 * float(spread_out)
+    below = above = WITHIN_95**2 * float(spread_out)
     for node, weight in resting.items():
         low, high = body.nodes[node].find_interval(place, chosen=node > 0)
         below += (weight * (shares[node] - low)) ** 2
@@ -359,7 +359,7 @@ def rest_on(said: Explanation) -> float:
     """How many patients an explanation rests on; where they are not counted, as many as its interval is worth."""
     if said.patients is not None or said.interval is None or said.probability is None:
         return float(said.patients or 0)
-    width = (said.interval[1] - said.interval[0]) / (2 * Z)
+    width = (said.interval[1] - said.interval[0]) / (2 * WITHIN_95)
     return said.probability * (1 - said.probability) / max(width, 1e-9) ** 2
 
 
