@@ -20,7 +20,7 @@ from concilium.console.gateway_log import OTHER, find_decision
 from concilium.errors import ConciliumError, StudyError
 
 MODEL, METRICS, REPORT, CARD = "model.json", "metrics.json", "report.html", "card.json"
-DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg")
+DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg", "table.csv")
 """All that can be fetched of a folder of results."""
 SUFFIXES = (".ledger", ".toml", ".html", ".log")
 MOST_FILES = 20_000

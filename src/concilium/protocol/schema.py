@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from concilium.errors import DoesNotFit, MessageError, name_some
+from concilium.errors import DoesNotFit, HouseError, MessageError, name_some
 from concilium.protocol.attributes import (
     READ_CATEGORY,
     READ_NUMBER,
@@ -421,7 +421,32 @@ def _as_listed(column: Column) -> Coded | None:
 def find_cautions(schemas: Mapping[str, SchemaSeen], grouped: Collection[str] = ()) -> list[str]:
     """What a reader of the model must know of how sites write their columns. `grouped` are numbers that lie in two
     groups far apart, over all sites."""
-    return [*_find_foreign_codings(schemas), *_say_odd(schemas), *_suspect_units(schemas, grouped)]
+    foreign = [
+        f"{site} has no value of the outcome that any other site has, so that its patients are not compared rightly; "
+        "map its values to those of the others there"
+        for site in _find_foreign_outcomes(schemas)
+    ]
+    return [*foreign, *_find_foreign_codings(schemas), *_say_odd(schemas), *_suspect_units(schemas, grouped)]
+
+
+def refuse_foreign_outcome(schemas: Mapping[str, SchemaSeen], target: str) -> None:
+    """HouseError where a site codes the outcome unlike all others: everybody there would count as without it."""
+    if foreign := _find_foreign_outcomes(schemas):
+        raise HouseError(
+            f"{name_some(foreign)}: no value of {target!r} there is one that another hospital has; map its values to "
+            "those of the others"
+        )
+
+
+def _find_foreign_outcomes(schemas: Mapping[str, SchemaSeen]) -> list[str]:
+    """The sites whose classes, two or more, are none of any other site's."""
+    classes = {site: {label(value) for value in schema.classes} for site, schema in schemas.items()}
+    sites_with = Counter(value for own in classes.values() for value in own)
+    return [
+        site
+        for site, own in classes.items()
+        if len(own) > 1 and len(sites_with) - len(own) > 1 and all(sites_with[one] == 1 for one in own)
+    ]
 
 
 def _suspect_units(schemas: Mapping[str, SchemaSeen], grouped: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ Which columns number or name patients is found by their names alone, and by what
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -124,6 +125,28 @@ class Patients:
 
     def __repr__(self) -> str:
         return f"Patients({self.people} patients: {', '.join(self.reads)})"
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], step: str = "1d") -> Patients:
+        """The patients of a cohort file, in one reading of its database: the table, codes where the file has [codes],
+        and series on a grid of this step where it has [series]."""
+        from concilium.records.cohort_file import CODES, MEASUREMENTS, PATIENT, PATIENTS, CohortFile
+        from concilium.records.omop import read_tables
+        from concilium.records.relation import scan_table
+        from concilium.records.sequences import Sequences
+        from concilium.records.series import Series
+
+        file = CohortFile.read(path)
+        names = [PATIENTS, *([CODES] if file.codes else []), *([MEASUREMENTS] if file.series else [])]
+        tables = read_tables(file, names)
+        parts: dict[str, Any] = {}
+        if file.codes:
+            parts["codes"] = Sequences.read(tables[CODES])
+        if file.series:
+            stated = [one.name for one in file.series]
+            parts["series"] = Series.read(tables[MEASUREMENTS], step=step, variables=stated)
+        table = Records(scan_table(tables[PATIENTS], str(path), {PATIENT: "code"}, frozenset()))
+        return cls(table=table, by=PATIENT, encounters=file.cohort.every, **parts)
 
     @classmethod
     def of(cls, data: object) -> Patients | None:

@@ -233,7 +233,7 @@ def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str
         table = pyarrow.table(source)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
         raise RecordsError(f"{name} cannot be read as a table: {str(error)[:200]}") from None
-    return _scan(table, name, schema, missing)
+    return scan_table(table, name, schema, missing)
 
 
 def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
@@ -245,12 +245,13 @@ def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict
         with pyarrow.memory_map(str(path)) as source:
             opened = ipc.open_file if source.read(6) == b"ARROW1" else ipc.open_stream
             source.seek(0)
-            return _scan(opened(source).read_all(), str(path), schema, missing)
+            return scan_table(opened(source).read_all(), str(path), schema, missing)
     except (pyarrow.ArrowException, OSError):
         raise RecordsError(f"{path} cannot be read as an Arrow file") from None
 
 
-def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+def scan_table(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of an Arrow table, which errors call `source`."""
     names = [str(name) for name in table.column_names]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)

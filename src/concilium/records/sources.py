@@ -25,6 +25,7 @@ import numpy as np
 from concilium.errors import MissingExtra, RecordsError, nearest
 from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
 from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
+from concilium.records.cohort_file import is_cohort_file
 from concilium.records.columns import EXACT, Column, label
 from concilium.records.confined import read_confined
 from concilium.records.database import find_table
@@ -61,6 +62,8 @@ def read_columns(
             f"DataFrame, and rows to Records.from_rows"
         )
     address = os.fspath(source)
+    if is_cohort_file(source):
+        return read_cohort(address, table, schema, tokens)
     if "://" in address:
         return _read_server(address, table, schema, tokens)
     path = Path(address)
@@ -91,6 +94,17 @@ def read_columns(
     from concilium.records.relation import read_parquet
 
     return read_parquet(path, schema, tokens)
+
+
+def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a table that a cohort file makes of an OMOP database, or of FHIR resources."""
+    from concilium.records.cohort_file import CohortFile
+    from concilium.records.omop import choose_table, read_tables
+    from concilium.records.relation import scan_table
+
+    file = CohortFile.read(path)
+    chosen = choose_table(table, file)
+    return scan_table(read_tables(file, [chosen])[chosen], path, schema, missing)
 
 
 def name_row(source: Any, row: int, table: str | None = None) -> str:

@@ -46,6 +46,11 @@ def read_tables(study: Study) -> dict[str, Records]:
     for hospital in study.hospitals:
         assert hospital.records is not None
         source = study.locate(hospital.records)
+        if "://" not in source and not Path(source).exists():
+            raise StudyError(
+                f"{study.path}: site {hospital.name!r}: there is no file {source}: correct 'records', or take the "
+                "[[site]] out if the hospital left"
+            )
         ids: dict[str, str] = {} if hospital.patient is None else {hospital.patient: "code"}
         tables[hospital.name] = read_table(study, source, hospital, {**reading, **ids})
         _require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)

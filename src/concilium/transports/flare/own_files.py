@@ -30,6 +30,7 @@ from concilium.privacy.identity import Identity, has_fingerprint, read_fingerpri
 from concilium.protocol.house import KnownSite
 from concilium.protocol.site import Site
 from concilium.protocol.terms import today
+from concilium.records.cohort_file import find_patient_column
 from concilium.records.dictionary import Dictionary, find_dictionary
 from concilium.records.patients import Patients
 from concilium.records.table import Records
@@ -128,7 +129,8 @@ class SiteFile:
             )
         if holds.records is None:
             return Patients(**parts)
-        by = (columns.patient or holds.patient or "patient") if parts else holds.patient
+        patient = find_patient_column(holds.records, holds.patient)
+        by = (columns.patient or patient or "patient") if parts else patient
         ids: dict[str, str] = {} if by is None else {by: "code"}
         table = self._read_table(self._locate(holds.records), {**ids, **self.schema})
         return Patients(
