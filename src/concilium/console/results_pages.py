@@ -8,7 +8,6 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 
 from concilium.console.results_folder import FoundModel, read_figures
-from concilium.console.rule_table import list_terms
 from concilium.console.sorted_table import TableCell, TableColumn, arrange, number, span
 from concilium.console.web import PageError, State, Viewer, describe_method, find_model, open_model, render
 
@@ -44,6 +43,8 @@ def make_router() -> APIRouter:
 
     @router.get("/terms/{key:path}")
     def show_terms(request: Request, state: State, session: Viewer, key: str) -> Response:
+        from concilium.console.rule_table import list_terms  # which loads what learns
+
         found = find_model(state, key)
         listed = list_terms(open_model(state, found))
         if listed is None:

@@ -101,7 +101,8 @@ def _look_ahead(folder: ResultsFolder, views: LedgerViews, studies: FileCache[Ch
     found = folder.find()
     for ledger in found.ledgers.values():
         with contextlib.suppress(ConciliumError):
-            views.look(ledger, found)
+            view = views.look(ledger, found)
+            _ = view.spent, view.left  # which take longer than the rest
     for study in found.studies.values():
         with contextlib.suppress(ConciliumError):
             studies.get(study)
