@@ -577,11 +577,11 @@ def identifies(name: str, column: Column, policy: Policy, store: Store | None = 
     if name in policy.allow:
         return False
     if store is not None:  # found when it was read
-        return bool(store.recall(f"{name} identifies", lambda: looks_identifying(name, column)))
-    return looks_identifying(name, column)
+        return bool(store.recall(f"{name} identifies", lambda: _looks_identifying(name, column)))
+    return _looks_identifying(name, column)
 
 
-def looks_identifying(name: str, column: Column) -> bool:
+def _looks_identifying(name: str, column: Column) -> bool:
     """The same by its name and what it holds alone."""
     if isinstance(column, Coded) and len(column.values) < IDENTIFIER_VALUES:
         return False

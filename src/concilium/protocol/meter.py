@@ -107,7 +107,7 @@ class Meter:
                 "a question of kind %r goes over %s patients, with %s of memory at most: %.3g operations",
                 envelope.kind,
                 f"{patients:,}",
-                say_bytes(work.memory),
+                _say_bytes(work.memory),
                 work.operations,
             )
 
@@ -174,8 +174,8 @@ class Meter:
         if work.memory > self._most_memory:
             raise Refused(
                 "work",
-                f"this question may take {say_bytes(work.memory)} of memory, and this hospital allows "
-                f"{say_bytes(self._most_memory)} for one question: {ASK_LESS}",
+                f"this question may take {_say_bytes(work.memory)} of memory, and this hospital allows "
+                f"{_say_bytes(self._most_memory)} for one question: {ASK_LESS}",
                 asked=f"{work.memory} bytes",
                 would_fit=f"{self._most_memory} bytes",
             )
@@ -237,6 +237,6 @@ def _count_conditions(query: str) -> tuple[int, int, int]:
     return len(conditions), sum(len(list(literals(one))) for one in conditions), len(parsed.attributes)
 
 
-def say_bytes(count: int) -> str:
+def _say_bytes(count: int) -> str:
     """A number of bytes as people read it."""
     return f"{count / 1e9:.3g} GB" if count >= 10**9 else f"{count / 1e6:.3g} MB"

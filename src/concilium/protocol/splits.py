@@ -242,8 +242,8 @@ class AskedColumns:
         else:
             first, last = np.searchsorted(rows, [block.start, block.stop])
             local = read_block(rows, slice(int(first), int(last))) - np.int32(block.start)
-        part = AskedColumns(self.attributes, self.asked, take_blocks(self.columns, block))
-        vars(part)["folded"] = take_blocks(self.folded, block)
+        part = AskedColumns(self.attributes, self.asked, _take_blocks(self.columns, block))
+        vars(part)["folded"] = _take_blocks(self.folded, block)
         parts[block.start] = rows, part, local
         return part, local
 
@@ -320,7 +320,7 @@ def find_columns(view: View, attributes: Sequence[Attribute]) -> AskedColumns:
     return last
 
 
-def take_blocks(columns: Sequence[SiteColumn], block: slice) -> list[SiteColumn]:
+def _take_blocks(columns: Sequence[SiteColumn], block: slice) -> list[SiteColumn]:
     """Columns in some rows of the table."""
     return [(codes[block], cells) for codes, cells in columns]
 

@@ -472,7 +472,7 @@ def make_body(
         covariance[own, own] = shares[start:end] @ beta[start:end] ** 2
     factors, rest = factor_covariance(covariance, shares)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    unit = find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
+    unit = _find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
     terms, begin = [], float(beta[0])
     for term, start, end in zip(fitted_terms, starts, starts[1:], strict=False):
         least = float(beta[start:end].min())
@@ -537,7 +537,7 @@ def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares
     return np.array(unseen, dtype=np.intp)
 
 
-def find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
+def _find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
     """The log odds of one point: rounding may take a small part of the variance of patients' log odds."""
     variance = sum(float(shares @ values**2) for values, shares in terms)
     return max(math.sqrt(12 * ROUNDED_AWAY * variance / max(len(terms), 1)), 1e-6)
