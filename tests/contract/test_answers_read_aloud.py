@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -366,3 +367,40 @@ def test_a_table_asks_for_no_measurement():
     """ "Nothing that the model asks for was entered. Measure age first.": it says the same of everybody."""
     assert "Measure" not in str(fitted("describe", "exact")[0].explain({}))
     assert " of about " in str(fitted("describe", "private")[0].explain({}))
+
+
+@pytest.mark.parametrize("name", ["discovery", "experts"])
+def test_an_empty_course_is_a_patient_of_whom_nothing_is_known(name):
+    """It was an error, where any other method answers by what it knows of all patients."""
+    model = fitted_discovery() if name == "discovery" else fitted("experts", "private")[0]
+    unknown = {variable: [None, None] for variable in model.attributes_}
+    assert model.explain({}).sentences == model.explain(unknown).sentences
+
+
+@functools.cache
+def fitted_discovery():
+    draw, sites = np.random.default_rng(1), []
+    for name in ("north", "south", "west"):
+        septic = draw.random(200) < 0.4
+        heart = 80 + 6 * septic * np.arange(6)[:, None] + draw.normal(0, 5, (6, 200))
+        outcome = np.zeros((6, 200))
+        outcome[5] = septic
+        rows = [{"id": place, "sepsis": int(ill)} for place, ill in enumerate(septic)]
+        table = cc.Records.from_rows(rows, schema={"id": "code", "sepsis": "code"})
+        series = cc.Series({"HR": heart, "sepsis": outcome}, step="1h", ids=range(200))
+        sites.append(cc.Site(name, cc.Patients(table=table, series=series, by="id"), BUDGET))
+    stated = {"bins": {"HR": [70.0, 80.0, 90.0, 100.0]}, "prevalence": 0.2, "limits": 1, "most_rules": 10}
+    return cc.RuleDiscovery("sepsis", window="3h", epsilon=10.0, **stated).fit(sites)
+
+
+def test_a_course_that_no_rule_judges_has_the_share_of_all_patients():
+    """It was told the risk of an average patient, "33%; 95% interval 30% to 36%", where 40% of all had the outcome."""
+    model = fitted_discovery()
+    assert model.body.intercept is not None
+    said = model.explain({})
+    risk = said.chances[1]
+    assert risk == pytest.approx(model.body.base)
+    assert abs(risk - 0.4) < 0.1
+    assert model.predict_proba([{"HR": [None]}])[0, 1] == pytest.approx(risk)
+    assert "this is the share among all patients" in str(said)
+    assert "average patient" not in str(said)

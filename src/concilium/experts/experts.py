@@ -629,7 +629,8 @@ class Experts(PrivateMethod[StudentBody]):
             ]
             if rest := len(reasons) - len(reached):
                 which = "which" if rest == 1 else "each of which"
-                sentences.append(f"{rest} more, {which} adds or takes less than {LEAST_MOVED}.")
+                more = "more" if reached else "term" if rest == 1 else "terms"
+                sentences.append(f"{rest} {more}, {which} adds or takes less than {LEAST_MOVED}.")
         missing = [
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]

@@ -541,6 +541,8 @@ class Method(Proposal[B]):
         predicts all the same, and says so first.
         """
         plain = dict(patient) if self.reads_courses else read_patient(patient)
+        if self.reads_courses and not plain:
+            plain = {name: [None] for name in self.attributes_}
         dictionary = self.card.dictionary
         query = Query.parse(self.query)
         outside = find_outside(query, plain, dictionary)

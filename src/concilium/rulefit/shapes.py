@@ -22,6 +22,7 @@ from concilium.rulefit.terms import say_rule
 # Codes that hardly anybody has are not drawn: their band is all there would be to see.
 LEAST_SHARE = 0.002
 MOST_DRAWN = 12
+ELSEWHERE = ("missing", "any other value")  # which nobody may have: listed only where they stand out of noise
 WIDTH, NAMES, ROW, MOST_LOG_ODDS = 780, 250, 18, math.log(20)
 
 
@@ -95,6 +96,7 @@ def say_shapes(shapes: Sequence[AttributeShape]) -> list[str]:
         lines += [
             f"  {_say_odds(one.odds_ratio):>6}  {_say_band(one):>15}  {one.share:>5.0%}  {one.name}"
             for one in shape.bins
+            if one.name not in ELSEWHERE or not one.low <= 1 <= one.high
         ]
     if lines:
         lines = ["  odds ratio     95 % CI   share of patients (noisy)", *lines]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
-from concilium.models.intervals import Interval, log_odds_interval
+from concilium.models.intervals import Interval, find_unentered, log_odds_interval
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw, draw_frame
 from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
@@ -429,15 +429,37 @@ def find_weightiest(body: DiscoveryBody, course: Series, most: int) -> list[Foun
 
 
 def score_courses(body: DiscoveryBody, courses: Series) -> NDArray[np.float64]:
-    """The predicted risk of each patient; that of an average patient where nothing is known."""
-    assert body.intercept is not None
-    _, moved = _move_courses(body, courses)
-    risk: NDArray[np.float64] = 1 / (1 + np.exp(-(body.intercept + np.nan_to_num(moved).sum(axis=1))))
+    """The predicted risk of each patient; the share of all patients where nothing is known."""
+    risk: NDArray[np.float64] = 1 / (1 + np.exp(-_add_up(body, *_move_courses(body, courses))))
     return risk
 
 
+def _spread_rules(rules: Sequence[FoundRule]) -> NDArray[np.float64]:
+    """The standard deviation over patients of what each rule adds to the log odds."""
+    shares = np.array([rule.share or 0.0 for rule in rules])
+    weights = np.array([rule.weight or 0.0 for rule in rules])
+    spread: NDArray[np.float64] = np.abs(weights) * np.sqrt(shares * (1 - shares))
+    return spread
+
+
+def _add_up(
+    body: DiscoveryBody, rules: Sequence[FoundRule], moved: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The log odds of each patient. The share of all patients is not the risk of an average one: who is unknown has
+    that share, in part who is known in part."""
+    assert body.intercept is not None
+    odds: NDArray[np.float64] = body.intercept + np.nan_to_num(moved).sum(axis=1)
+    spread = _spread_rules(rules)
+    if body.base is None or not 0 < body.base < 1 or not spread.any():
+        return odds
+    unknown: NDArray[np.float64] = np.isnan(moved) @ spread / spread.sum()
+    led: NDArray[np.float64] = odds + unknown * (math.log(body.base / (1 - body.base)) - body.intercept)
+    return led
+
+
 def _find_interval(body: DiscoveryBody, course: Series) -> Interval | None:
-    """The 95 % interval of the risk of patients for whom the same rules hold; None where the file does not say it."""
+    """The 95 % interval of the risk of patients for whom the same rules hold; None where the file does not say it. It
+    is wider for rules that cannot be judged, which may go with those that can; not where none can, for a share."""
     rules, moved = _move_courses(body, course)
     if body.intercept is None or body.intercept_error is None or any(rule.error is None for rule in rules):
         return None
@@ -445,8 +467,9 @@ def _find_interval(body: DiscoveryBody, course: Series) -> Interval | None:
     errors = np.array([rule.error or 0.0 for rule in rules])
     # The mean patient stands in for a rule that cannot be judged.
     off = np.nan_to_num((_judge_courses(rules, course)[0] - centres) * errors)
-    odds = body.intercept + float(np.nan_to_num(moved[0]).sum())
-    return log_odds_interval(odds, odds, body.intercept_error**2 + float(off @ off))
+    odds, unknown = float(_add_up(body, rules, moved)[0]), np.isnan(moved[0])
+    silent = 0.0 if unknown.all() else float(_spread_rules(rules)[unknown].sum())
+    return log_odds_interval(odds, odds, body.intercept_error**2 + float(off @ off) + find_unentered(silent))
 
 
 def explain_courses(
@@ -467,13 +490,15 @@ def explain_courses(
         notes.append(f"{unknown} of {len(rules)} {judged} cannot be judged with what is known.")
     interval = _find_interval(body, course)
     notes.append(NO_INTERVAL if interval is None else ABOUT_RULES if unknown < len(rules) else WITH_NOISE)
-    within = "" if interval is None else f" {say_risk_interval(interval)};"
+    within = "" if interval is None else f"; {say_risk_interval(interval)}"
     prediction = choose_one([1 - risk, risk], body.classes, body.decided)
     base = 1 / (1 + math.exp(-body.intercept))
-    first = (
-        f"{body.outcome} = {prediction} (predicted risk {say_risk(risk)};{within} "
-        f"{say_risk(base)} for an average patient)."
+    average = (
+        ""
+        if unknown == len(rules) and body.base is not None
+        else f"; {say_risk(base)} for an average patient"
     )
+    first = f"{body.outcome} = {prediction} (predicted risk {say_risk(risk)}{within}{average})."
     if interval is not None and not prediction:
         interval = 1 - interval[1], 1 - interval[0]
     return Explanation(
@@ -511,7 +536,7 @@ def _find_reasons(
 
 def _say_reasons(reasons: list[Reason]) -> list[str]:
     if not reasons:
-        return ["No rule can be judged with what is known: this is the risk of an average patient."]
+        return ["No rule can be judged with what is known: this is the share among all patients."]
     lines = ["Against an average patient:"]
     telling = [one for one in reasons if abs(one.moved or 0.0) >= LEAST_MOVED]
     for place, reason in enumerate(telling[:MOST_SHOWN], start=1):
