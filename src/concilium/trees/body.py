@@ -134,9 +134,9 @@ class BodyOfTrees(
         """The same to be read: classes and values as what the dictionary says they mean. It predicts nothing."""
         if not dictionary:
             return self
-        kept = self.__dict__.get("in_words")
+        kept = self.__dict__.get("_words")
         if kept is None or kept[0] is not dictionary:
-            kept = self.__dict__["in_words"] = dictionary, self._put_in_words(dictionary)
+            kept = self.__dict__["_words"] = dictionary, self._put_in_words(dictionary)
         return cast(Self, kept[1])
 
     def _put_in_words(self, dictionary: Entries) -> Self:
