@@ -19,6 +19,9 @@ from concilium.records.grammar import read_number
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import NaiveBayesBody
 
+LEAST_MOVED = 0.02
+"""A measurement that cannot move a risk by two percentage points is not worth asking for."""
+
 
 @dataclass(frozen=True, repr=False)
 class ConsultationAnswer(Explanation):
@@ -72,7 +75,7 @@ def find_next(
     said: Explanation,
 ) -> Following | None:
     """The attribute that was not entered and would move the answer most on average, over the values that such a patient
-    may have; None where there is none, or where it would change nothing that is said."""
+    may have; None where there is none, or where it would hardly change the answer."""
     best: Following | None = None
     if said.probability is None:
         return None
@@ -93,7 +96,7 @@ def find_next(
             held = after[likely > 0.01]
             if len(held):
                 best = Following(name, moves, float(now[place]), float(held.min()), float(held.max()))
-    return None if best is None or say_risk(best.lowest) == say_risk(best.highest) else best
+    return None if best is None or best.highest - best.lowest < LEAST_MOVED else best
 
 
 def _normalise(score: NDArray[np.float64]) -> NDArray[np.float64]:

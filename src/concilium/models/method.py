@@ -596,6 +596,14 @@ class Method(Proposal[B]):
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
         return {}
 
+    def rows(self) -> list[list[str]]:
+        """The model in words as rows of a table, the head first; none where it is no table."""
+        return []
+
+    def to_csv(self) -> str:
+        """The model with all its numbers as CSV; empty where it is no table."""
+        return ""
+
     def plot(self) -> Picture:
         """The model as one picture (SVG, which notebooks draw): the first of `pictures`."""
         for drawn in self.pictures().values():

@@ -156,6 +156,10 @@ class AdaptedModel(Method[Any]):
         """Those of the model as it was received."""
         return self.origin.pictures(whole=whole)
 
+    def rows(self) -> list[list[str]]:
+        """That of the model as it was received."""
+        return self.origin.rows()
+
     def to_pmml(self) -> str:
         """A tree, shapes or rules as a PMML 4.4 document, with adapted chances; ModelError for what has no export."""
         exported: str = self._export("to_pmml")
