@@ -4,7 +4,7 @@ python benchmarks/omop.py [persons] [measurements]      default 10,000 persons, 
 
 A generated CDM of DuckDB: 50 covariates (20 conditions, 15 drugs, 5 procedures, 10 measurements) out of 100 events of a
 person. And a generated bulk export: NDJSON of patients, encounters and laboratory results, of which ten become columns.
-Each reading is a process of its own; time is that of its clock, memory the peak of the process.
+Each reading is a process of its own. Memory is the peak of the process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def write_cdm(path: Path, persons: int) -> None:
     execute("CREATE TABLE cdm_source AS SELECT '5.4' AS cdm_version")
     concepts = [(first + i, kind) for kind, (*_, first, many, _) in KINDS.items() for i in range(many)]
     concepts += [(ENTRY, "visit"), (OUTCOME, "condition")]
-    rows = ", ".join(f"({one}, 'concept {one}', '{kind.title()}', 'S', '{one}', 'X')" for one, kind in concepts)
+    rows = ", ".join(
+        f"({one}, 'concept {one}', '{kind.title()}', 'S', '{one}', 'X')" for one, kind in concepts
+    )
     rows += ", (8840, 'mg/dL', 'Unit', 'S', 'mg/dL', 'UCUM')"
     execute(
         f"CREATE TABLE concept AS SELECT * FROM (VALUES {rows}) v(concept_id, concept_name, domain_id,"
@@ -89,7 +91,13 @@ def write_cohort(path: Path, source: str, fhir: bool) -> None:
         lines += [f'lab{n} = {{ measurement = "lab{n}", unit = "mg/dL" }}' for n in range(MEASURED)]
     else:
         lines += ["[cohort]", f"entry = {{ visit = {ENTRY} }}", "observed_before = 365"]
-        lines += ["[outcome]", 'name = "outcome"', f"condition = {OUTCOME}", "days = [1, 365]", "[covariates]"]
+        lines += [
+            "[outcome]",
+            'name = "outcome"',
+            f"condition = {OUTCOME}",
+            "days = [1, 365]",
+            "[covariates]",
+        ]
         lines += ['age = "age"', 'sex = "sex"']
         for kind, (*_, many, _) in KINDS.items():
             unit = ', unit = "mg/dL"' if kind == "measurement" else ""
@@ -126,7 +134,9 @@ def write_export(folder: Path, measurements: int) -> int:
                 "meta": {"lastUpdated": "2024-02-01T00:00:00Z"},
                 "status": "final",
                 "category": [{"coding": [{"system": "http://hl7.org/c", "code": "laboratory"}]}],
-                "code": {"coding": [{"system": "http://loinc.org", "code": f"{code}-1", "display": "a result"}]},
+                "code": {
+                    "coding": [{"system": "http://loinc.org", "code": f"{code}-1", "display": "a result"}]
+                },
                 "subject": {"reference": f"Patient/p{n % patients}"},
                 "encounter": {"reference": f"Encounter/e{n % patients}"},
                 "effectiveDateTime": day,
@@ -147,8 +157,11 @@ def measure(path: str) -> None:
     start = time.perf_counter()
     records = cc.Records.read(path)
     seconds = time.perf_counter() - start
+    work = time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{len(records):,} persons, {len(records.names) - 2} covariates: {seconds:.1f} s, {peak:.2f} GB at most")
+    print(
+        f"{len(records):,} persons, {len(records.names) - 2} covariates: {seconds:.1f} s, {work:.1f} s of processor, {peak:.2f} GB at most"
+    )
 
 
 def main() -> None:
