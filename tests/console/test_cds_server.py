@@ -12,6 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -220,6 +221,23 @@ def test_nonsense_by_the_schema_gets_a_proper_answer(app):
                 case.call_and_validate(checks=checks)
 
             run()
+
+
+def test_the_page_says_what_is_answered(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "cds.md").read_text(encoding="utf-8")
+    for name, text in re.findall(r"```toml\n# file: (\S+)\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(text)
+    bare = fit(codes=False)
+    services = make_services({"death": (bare, find_mapping(bare, tmp_path / "codes.toml"))})
+    app = CdsApp(services, AuditTrail(tmp_path / "audit.jsonl"))
+    document = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL)[1])
+    status, answer, _ = call(app, "POST", "/cds-services/death", document)
+    assert status == 200
+    assert "infarct 0: nothing recorded" in answer["cards"][0]["detail"]
+    assert "Not in the record: antibiotic, chol." in answer["cards"][0]["detail"]
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= {*answer["cards"][0], "links"}
+    (tmp_path / "ehr.jwks.json").write_text(json.dumps(JWKS))
+    ClientBook(tmp_path / "clients.toml", "https://cds.example.org")
 
 
 def test_the_command_serves_an_ehr(model, tmp_path):

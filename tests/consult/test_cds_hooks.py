@@ -209,6 +209,8 @@ def test_other_methods_answer_too(method):
     service = make_services({"one": (model, find_mapping(model, None))})
     (card,) = ask(service, PATIENT_VIEW, "one", conditions=bundle(), medications=bundle())
     assert card["summary"].startswith("death in 30 days = yes: ")
+    (again,) = ask(service, PATIENT_VIEW, "one", conditions=bundle(), medications=bundle())
+    assert again | {"uuid": ""} == card | {"uuid": ""}
 
 
 def test_a_mapping_adds_codes_and_contradicts_nothing(tmp_path, model):

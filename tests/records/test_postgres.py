@@ -129,8 +129,8 @@ SETUP = """
     CREATE TABLE many AS SELECT g AS row, g % 7 AS week, 'P' || g AS id, g / 4.0::float8 AS quarter, g % 3 = 0 AS third
         FROM generate_series(1, 25000) AS g;
     CREATE USER reader PASSWORD 'read';
-    GRANT SELECT (a) ON nobody TO reader;
-    GRANT TRIGGER ON secret TO reader;
+    GRANT SELECT (a) ON nobody TO cdm_reader;
+    GRANT TRIGGER ON secret TO cdm_reader;
 """
 
 
@@ -396,18 +396,18 @@ def test_a_cdm_in_a_schema_is_the_table_that_a_file_of_it_is(server: Server, tmp
         connection.execute("CREATE SCHEMA cdm")
         for statement in list_statements(HOSPITAL, schema="cdm"):
             connection.execute(statement)
-        connection.execute("CREATE ROLE reader LOGIN PASSWORD 'r'")
-        connection.execute("GRANT USAGE ON SCHEMA cdm TO reader")
-        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA cdm TO reader")
+        connection.execute("CREATE ROLE cdm_reader LOGIN PASSWORD 'r'")
+        connection.execute("GRANT USAGE ON SCHEMA cdm TO cdm_reader")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA cdm TO cdm_reader")
     sections = SECTIONS.replace("WAY", "")
     ours = cc.Patients.read(write_cohort(tmp_path / "duckdb.toml", 'omop = "x.duckdb"', sections))
     # A user who may read and nothing else: nothing is written, no table for a while either.
-    source = f'omop = "{server.url("reader", "r")}"\nschema = "cdm"'
+    source = f'omop = "{server.url("cdm_reader", "r")}"\nschema = "cdm"'
     path = write_cohort(tmp_path / "server.toml", source, sections)
     theirs = cc.Patients.read(path)
     assert theirs.digest == ours.digest
     with psycopg.connect(server.url()) as connection:
-        connection.execute("REVOKE SELECT ON cdm.measurement FROM reader")
+        connection.execute("REVOKE SELECT ON cdm.measurement FROM cdm_reader")
     with pytest.raises(RecordsError, match="has no table 'measurement' that can be read"):
         cc.Records.read(path)
     write_cohort(path, source.replace('"cdm"', '"omop"'), sections)

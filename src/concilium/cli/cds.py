@@ -15,7 +15,7 @@ def cds(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Model files (model.json), each as FILE or NAME=FILE; without a name, that of its folder.",
         ),
     ],

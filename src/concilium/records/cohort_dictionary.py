@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from concilium.records.cohort_file import OF_EVENTS, SEXES, CohortFile, ConceptSet
+from concilium.records.cohort_file import OF_EVENTS, PATIENT, SEXES, CohortFile, ConceptSet
 from concilium.records.dictionary import MOST_TEXT, Dictionary, DictionaryEntry
 from concilium.records.fhir_resources import SYSTEMS
 from concilium.records.omop import find_labels
@@ -36,11 +36,12 @@ def complete_draft(draft: DictionaryDraft, file: CohortFile) -> DictionaryDraft:
                 unit=entry.unit or drafted.unit,
                 codes=entry.codes,
             )
+    spared = {*entries, PATIENT, file.cohort.date}  # neither is meant to be looked at
     return replace(
         draft,
         dictionary=Dictionary(entries),
         notes={name: note for name, note in draft.notes.items() if name not in stated},
-        left_out={name: why for name, why in draft.left_out.items() if name not in entries},
+        left_out={name: why for name, why in draft.left_out.items() if name not in spared},
     )
 
 

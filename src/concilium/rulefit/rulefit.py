@@ -399,7 +399,13 @@ class RuleFit(RiskByHorizon[RuleBody]):
     @property
     def _in_words(self) -> RuleBody:
         """The body to be read, with what the dictionary says of its values."""
-        return self.body.in_words(self.card.dictionary) if self.card.dictionary else self.body
+        body, dictionary = self.body, self.card.dictionary
+        if not dictionary:
+            return body
+        kept: tuple[Any, Any, RuleBody] | None = self.__dict__.get("_words")
+        if kept is None or kept[0] is not body or kept[1] is not dictionary:
+            kept = self.__dict__["_words"] = body, dictionary, body.in_words(dictionary)
+        return kept[2]
 
     def _vary_heights(self, patient: Mapping[str, Any], source: NewPatients) -> float:
         """What the noise in the shapes of a private model adds to the variance of a patient's log odds."""

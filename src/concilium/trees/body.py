@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import msgspec
 import numpy as np
@@ -100,7 +100,9 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         ]
 
 
-class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class BodyOfTrees(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, dict=True
+):
     """What the model file of a tree, or of several, begins with."""
 
     target: str
@@ -132,6 +134,12 @@ class BodyOfTrees(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """The same to be read: classes and values as what the dictionary says they mean. It predicts nothing."""
         if not dictionary:
             return self
+        kept = self.__dict__.get("_words")
+        if kept is None or kept[0] is not dictionary:
+            kept = self.__dict__["_words"] = dictionary, self._put_in_words(dictionary)
+        return cast(Self, kept[1])
+
+    def _put_in_words(self, dictionary: Entries) -> Self:
         entry = dictionary.get(self.target)
         words = [say_value(value, entry) for value in self.classes]
         if len(set(words)) < len(words):
