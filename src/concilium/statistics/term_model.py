@@ -389,7 +389,7 @@ def estimate_all(
     quantile = WITHIN_95 if freedom is None else student_quantile(LEVEL, freedom)
     estimates = []
     for place, (term, value) in enumerate(zip(terms, values.tolist(), strict=True)):
-        own = [None if one is None else known(one[place]) for one in errors]
+        model, robust, clustered = own = [None if one is None else known(one[place]) for one in errors]
         error = own[by]
         if term in separated or not error:
             estimates.append(TermEstimate(term, value))
@@ -399,7 +399,9 @@ def estimate_all(
             TermEstimate(
                 term,
                 value,
-                *own,
+                model,
+                robust,
+                clustered,
                 known(value - quantile * error),
                 known(value + quantile * error),
                 two_sided(z) if freedom is None else student_two_sided(z, freedom),
