@@ -37,11 +37,9 @@ class MatchingPatients:
     def say_patients(self) -> str:
         """How many patients they are, in words."""
         if not self.noise:
-            return f"{self.patients:,.0f} patient{'' if self.patients == 1 else 's'}"
+            return f"{self.patients:.0f} patient{'' if self.patients == 1 else 's'}"
         low, high = self.interval
-        return (
-            f"about {max(self.patients, 0):,.0f} patients ({low:,} to {high:,}: noise hides the exact number)"
-        )
+        return f"about {max(self.patients, 0):.0f} patients ({low} to {high}: noise hides the exact number)"
 
 
 def widen(body: CubeBody, cells: Chosen) -> Iterator[Chosen]:

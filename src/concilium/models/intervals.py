@@ -8,6 +8,10 @@ noise of variance v on the count of each of k classes, v (1 - 2 p + k p^2) is ad
 `log_odds_interval` is the delta method. Both are about patients like those learned from, given the model. Of a leaf
 whose questions the same patients chose, `share_interval` takes a wider `z` (`CHOSEN`), which was measured
 (docs/reading-a-model.md).
+
+What was not entered may go with what was: old patients have other wards than young ones, and a model of sums does not
+know which. So an interval reaches a standard deviation further, of what that does among all patients
+(`find_unentered`): as far as the mean of a part of them is from that of all, unless the part is a sixth or less.
 """
 
 from __future__ import annotations
@@ -49,6 +53,12 @@ def log_odds_interval(lowest: float, highest: float, variance: float) -> Interva
     """The interval of a risk whose log odds lie between these, each with this variance."""
     reach = WITHIN_95 * math.sqrt(variance)
     return _risk(lowest - reach), _risk(highest + reach)
+
+
+def find_unentered(deviation: float) -> float:
+    """The variance to add for attributes that were not entered, which move the predictor by this standard deviation
+    among all patients."""
+    return (deviation / WITHIN_95) ** 2
 
 
 def _risk(odds: float) -> float:

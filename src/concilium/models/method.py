@@ -290,7 +290,6 @@ class Method(Proposal[B]):
 
     @property
     def spares_misfits(self) -> bool:
-        """Whether a hospital that does not fit steps aside, rather than stop the study."""
         return getattr(self, "on_misfit", "attribute") == "hospital"
 
     @property

@@ -64,6 +64,7 @@ ROUGH_STEP = 1e-2  # where a fit only says which terms to keep
 MARGINS = 6  # rounds in which tables get their margins
 # A number is cut less often where there are fewer patients than this for each cell, but at so many places.
 PATIENTS_OF_CELL, LEAST_CUTOFFS = 2, 5
+FEWEST = 20  # patients of a cell that is cut off where quantiles fall together, or at an end
 SHORTER = 0.3  # of a step that went too far
 LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
 # A shape whose log odds hardly vary over patients is no term.
@@ -168,7 +169,7 @@ class ShapeFit:
 
         dates = {name for one in seen.values() for name in one.dates}
         chosen, without = yield from ask_cutoffs(
-            numbers, ask, dates=dates, cutoffs=model.cutoffs, grouped=grouped
+            numbers, ask, dates=dates, cutoffs=model.cutoffs, grouped=grouped, fewest=FEWEST
         )
         known = set.intersection(*(one.names for one in seen.values()))
         many = tuple(

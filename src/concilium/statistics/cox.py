@@ -541,15 +541,16 @@ class CoxRegression(TermModel[CoxBody]):
         horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
-        interval = self._find_interval(centred, hazard)
+        interval = self._find_interval(centred, hazard, self._find_silent(row))
         entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
         noisy, ratio = self.way_out.bounded, self._ratio
         return say_explained(
             body.target, body.classes, ends, reasons, notes, ratio, interval, noisy, entry=entry, by=by
         )
 
-    def _find_interval(self, centred: Vector, hazard: float) -> tuple[float, float]:
-        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell."""
+    def _find_interval(self, centred: Vector, hazard: float, silent: float) -> tuple[float, float]:
+        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell. `silent`: the
+        variance of what is not known of the patient."""
         body = self.body
         if not body.covariance or self._find_endless(centred):  # noise hides it, or there is no finite ratio
             return 0.0, 1.0
@@ -559,7 +560,7 @@ class CoxRegression(TermModel[CoxBody]):
         variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
             1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
         )
-        reach, log_risk = WITHIN_95 * math.sqrt(variance), float(centred @ self.coef_)
+        reach, log_risk = WITHIN_95 * math.sqrt(variance + silent), float(centred @ self.coef_)
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )

@@ -276,7 +276,7 @@ class Describe(PrivateMethod[DescribeBody]):
         noise = ", noise included" if body.noise else ""
         said = say_value(body.classes[best], self.card.dictionary.get(body.target))
         first = (
-            f"{body.target} = {said} ({say_share(share)} of {n:.0f} patients have it; "
+            f"{body.target} = {said} ({say_share(share)} of {'about ' if noise else ''}{n:.0f} patients have it; "
             f"{say_share_interval(interval)}{noise}). A table of the population does not tell patients apart."
         )
         return Explanation(
@@ -290,6 +290,9 @@ class Describe(PrivateMethod[DescribeBody]):
             chances=tuple(shares.tolist()),
             interval=interval,
         )
+
+    def _say_lacking(self, patient: Mapping[str, Any], explanation: Explanation) -> list[str]:
+        return []  # whatever is measured, a table says the same of everybody
 
     def importances(self) -> dict[str, float]:
         """How far classes are apart in each attribute (standardised difference), the largest 100."""

@@ -474,25 +474,26 @@ class Regression(TermModel[RegressionBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        _, centred, reasons, notes = self._say_terms(patient)
+        row, centred, reasons, notes = self._say_terms(patient)
         predictor = self._base + float(centred @ self.coef_)
         ends = self._family.mean(np.array([self._base, predictor])).tolist()
-        interval = self._find_interval(centred, predictor)
+        interval = self._find_interval(centred, predictor, self._find_silent(row))
         noisy = self.way_out.bounded
         entry = self.card.dictionary.get(body.target)
         return say_explained(
             body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy, entry
         )
 
-    def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:
+    def _find_interval(self, centred: Vector, predictor: float, silent: float) -> tuple[float, float]:
         """Of the expected outcome of a patient with these columns: everything where there is no covariance. Where each
-        hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are."""
+        hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are.
+        `silent`: the variance of what is not known of the patient."""
         covariance, body = self.covariance_, self.body
         if self._find_endless(centred) or not covariance.size:
             return (0.0, 1.0) if body.classes else (-math.inf, math.inf)
         first = len(covariance) - len(centred)
         at = np.concatenate([np.ones(first), centred + np.array(body.means) * first])
-        variance = max(float(at @ covariance @ at), 0.0)
+        variance = max(float(at @ covariance @ at), 0.0) + silent
         if body.spread_of_intercepts is not None:
             of_mean = float(self._family.weight(self._family.mean(np.array([self._base])))[0])
             variance += body.spread_of_intercepts**2 + (body.dispersion or 1.0) / (

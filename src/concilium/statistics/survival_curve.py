@@ -362,7 +362,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         if by.missing and cell == 0:
             return f"{by.name} missing"
         if cell == by.other_cell:
-            return f"{by.name} other"
+            return f"{by.name} {'any other' if by.missing else 'missing or any other'}"
         place = cell - by.first
         if not by.edges:
             return f"{by.name} = {label(by.values[place])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, name_some
 from concilium.models.explanation import Explanation, Reason, read_odds, say_odds, say_risk, say_risk_interval
-from concilium.models.intervals import WITHIN_95
+from concilium.models.intervals import WITHIN_95, find_unentered
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -258,6 +258,18 @@ class TermModel(PrivateMethod[B]):
         notes = (*silent, *self._say_far(centred, row), *self._say_incomplete())
         return row, centred, reasons, notes
 
+    def _find_silent(self, row: Mapping[str, Any]) -> float:
+        """The variance that attributes bring which are not known of a patient."""
+        silent = [
+            place
+            for group, places in self.body.terms.group().items()
+            if any(row.get(one) is None for one in group.split(" x "))
+            for place in places
+        ]
+        return find_unentered(
+            float(np.hypot.reduce((self.coef_ * self.body.deviations)[silent], initial=0.0))
+        )
+
     def _find_endless(self, centred: Vector) -> list[str]:
         """The terms of this patient whose coefficients have no finite value; none where noise leaves no errors."""
         estimates = self._estimates
@@ -270,8 +282,11 @@ class TermModel(PrivateMethod[B]):
         ]
 
     def _say_far(self, centred: Vector, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell."""
+        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell; of a private
+        model, whose means have noise, which lie beyond the ends that it holds numbers between."""
         body = self.body
+        if self.way_out.bounded:
+            return tuple(self._say_held(row))
         rows = zip(body.terms.names, centred, body.means, body.deviations, strict=True)
         far = [
             f"{name} = {label(row[name])} is far from what patients of the model had (mean {say_number(mean)}, "
@@ -280,6 +295,17 @@ class TermModel(PrivateMethod[B]):
             if row.get(name) is not None and 0 < FAR * deviation < abs(value)
         ]
         return tuple(far)
+
+    def _say_held(self, row: Mapping[str, Any]) -> Iterator[str]:
+        attributes = self.body.terms.attributes
+        factors = (factor for column in self.body.terms.columns for factor in column.factors)
+        ends = {attributes[one.attribute].name: (one.low, one.high) for one in factors}
+        for one, (low, high) in ends.items():
+            value = row.get(one)
+            if low is None or high is None or not isinstance(value, int | float) or low <= value <= high:
+                continue
+            end = say_number(low if value < low else high)
+            yield f"{one} = {label(value)} counts as {end}, the end of its bins."
 
     def _say_incomplete(self) -> tuple[str, ...]:
         """Of how many patients the model knows nothing, because they lack a value; nothing where they are few."""
@@ -456,8 +482,8 @@ def _say_silent(
         if row.get(one) is not None and not centred[list(places)].any()
     ]
     stands = "the mean of all patients stands for"
-    beyond = "The interval leaves out what that leaves open."
-    said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {beyond}"] if silent else []
+    wider = f"The interval is wider for {_it(silent)}."
+    said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {wider}"] if silent else []
     if unseen:
         said.append(f"No patient of the model had {', '.join(unseen)}; {stands} {_it(unseen)}.")
     return tuple(said)

@@ -561,9 +561,11 @@ def explain_evidence(
     noisy: bool,
     whom: str = "all",
     find_interval: Callable[[int], Interval] | None = None,
+    patients: int | None = None,
 ) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
-    (0: of none); `whom` says of which patients the model is, `find_interval` the interval of a class, if not the model.
+    (0: of none); `whom` says of which patients the model is, `find_interval` the interval of a class and `patients` how
+    many they are, if not the model.
 
     It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
     strongest first.
@@ -590,7 +592,7 @@ def explain_evidence(
             )
         )
     notes = _say_silent(body, reached, patient, noisy)
-    named, patients = label(words.classes[best]), sum(body.counts)
+    named, patients = label(words.classes[best]), sum(body.counts) if patients is None else patients
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
     if all(tells_noise(tree, noisy) for tree in body.trees):
