@@ -26,7 +26,9 @@ pytest.importorskip("nvflare")
 POLICY = """
 [agree]
 releases = ["exact", "masked", "private", "local"]
-methods = ["tree", "voting-trees", "rulefit", "discovery", "experts", "validation", "consultation"]
+methods = [
+  "tree", "voting-trees", "rulefit", "regression", "discovery", "experts", "validation", "consultation"
+]
 """
 
 STUDY = """
@@ -130,7 +132,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
     rules = 'outcome = "sepsis"\n[discovery]\nprevalence = 0.5\n'
     texts = {
         "taught": TAUGHT,
-        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
+        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit", "regression"]\ntarget = "death"\npositive = 1\n'
         '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
         # Left to cross-validation, a penalty comes of folds that each hospital deals by a key of its own.
         'penalty = 0.02\n[evaluate]\nfile = "coast.csv"\n',
@@ -151,7 +153,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
             assert len(found["card"]["sites"]) == len(SITES)
             continue
         card = compare_with_embedded(
-            network, studies[name], out, ("tree", "rulefit") if name == "words" else ("",)
+            network, studies[name], out, ("tree", "rulefit", "regression") if name == "words" else ("",)
         )
         assert {site["identity"] for site in card["sites"]} == {
             identity.fingerprint for identity in network.identities.values()
@@ -159,7 +161,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         assert not card["dropouts"]
         assert not [one for one in card["warnings"] if "nobody verified it" in one]
     table = json.loads((running["words"][1] / "metrics.json").read_text())
-    assert list(table["methods"]) == ["tree", "rulefit"]
+    assert list(table["methods"]) == ["tree", "rulefit", "regression"]
     assert table["pick"] in table["methods"]
     assert min(row["auc"] for row in table["methods"].values()) > 0.7
     assert_charged_once(network)

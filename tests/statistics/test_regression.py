@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from scipy import optimize
+from scipy import optimize, stats
 from statsmodels.stats.outliers_influence import variance_inflation_factor
 
 import concilium as cc
@@ -54,6 +54,31 @@ def test_it_is_the_pooled_regression(family):
     assert model.body.likelihood == pytest.approx(plain.llf, rel=1e-10)
     inflation = [variance_inflation_factor(design(PATIENTS).values, place) for place in range(1, 6)]
     np.testing.assert_allclose(errors(model, "inflation", 1), inflation, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("kind", "cov_type"), [("robust", "HC0"), ("clustered", "cluster")])
+def test_intervals_may_be_by_other_errors(kind, cov_type):
+    _, y, of = FAMILIES["poisson"]
+    model = fit("poisson", errors=kind)
+    groups = {"groups": PATIENTS.hospital.astype("category").cat.codes, "use_correction": False}
+    pooled = sm.GLM(y, design(PATIENTS), family=of).fit(
+        cov_type=cov_type, cov_kwds=groups if kind == "clustered" else None, tol=1e-14, maxiter=100
+    )
+    reach = stats.norm.ppf(0.975) if kind == "robust" else stats.t.ppf(0.975, 2)
+    np.testing.assert_allclose(errors(model, "high"), pooled.params + reach * pooled.bse, rtol=1e-7)
+    np.testing.assert_allclose(model.covariance_, pooled.cov_params(), rtol=1e-6)
+    assert f"intervals and p-values by {kind} errors" in model.text()
+    assert any("clustered by 3 hospitals" in one for one in model.card.warnings) == (kind == "clustered")
+    with pytest.raises(StudyError, match="errors by the model, and not 'robust'"):
+        cc.Regression("death", intercepts="random", errors="robust")
+
+
+def test_counts_that_vary_more_than_poisson_are_found():
+    chance = np.random.default_rng(4)
+    often = PATIENTS.assign(visits=chance.poisson(PATIENTS.visits * chance.gamma(0.5, 2, len(PATIENTS))))
+    (said,) = (one for one in fit("poisson", often).card.warnings if "Poisson's law" in one)
+    assert 'take errors = "robust"' in said
+    assert not any("Poisson's law" in one for one in fit("poisson").card.warnings)
 
 
 def test_a_number_with_one_fraction_at_one_hospital_is_a_number():

@@ -57,6 +57,10 @@ from concilium.statistics.term_model import (
 )
 
 INTERCEPT = "intercept"
+ERRORS = ("model", "robust", "clustered")
+# Counts whose robust errors are so many times those of the model do not follow Poisson's law.
+OVERDISPERSED = 1.2
+MANY_HOSPITALS = 30
 FEW_HOSPITALS = 10
 
 
@@ -141,6 +145,15 @@ class Regression(TermModel[RegressionBody]):
             'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
         ),
     ] = "wald"
+    errors: Annotated[
+        Literal["model", "robust", "clustered"],
+        Parameter(
+            "'model', 'robust' or 'clustered'",
+            choice(*ERRORS),
+            'behind intervals and p-values: by the model; "robust" where the outcome varies otherwise than the model '
+            'says, as counts often do; "clustered" where patients of a hospital are alike (with 30 hospitals or more)',
+        ),
+    ] = "model"
 
     def check(self) -> None:
         for attribute, knots in self.splines.items():
@@ -150,6 +163,8 @@ class Regression(TermModel[RegressionBody]):
                 )
         if self.firth and (self.family != "binomial" or self.intercepts != "common"):
             raise StudyError("firth = true goes with family = 'binomial' and intercepts = 'common'")
+        if self.errors != "model" and self.intercepts == "random":
+            raise StudyError(f"random intercepts have errors by the model, and not {self.errors!r}")
         if self.family != "binomial":
             if self.positive is not None:
                 raise StudyError(
@@ -171,10 +186,16 @@ class Regression(TermModel[RegressionBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
-        if self.intercepts != "common" or self.firth or self.tests != "wald" or self.by_hospital:
+        if (
+            self.intercepts != "common"
+            or self.firth
+            or self.tests != "wald"
+            or self.by_hospital
+            or self.errors != "model"
+        ):
             raise StudyError(
-                "a private Regression has one intercept for all, no Firth's correction, tests by its covariance and "
-                "no comparison by_hospital"
+                "a private Regression has one intercept for all, no Firth's correction, tests and errors by its "
+                "covariance, and no comparison by_hospital"
             )
         check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
@@ -245,7 +266,7 @@ class Regression(TermModel[RegressionBody]):
             return start().fit_random(terms) if self.intercepts == "random" else start().fit(terms)
 
         fit = yield from learn(terms)
-        tests = wald_tests(fit.terms, fit.coefficients, fit.covariance)
+        tests = wald_tests(fit.terms, fit.coefficients, self._choose_covariance(fit))
         if self.tests == "likelihood":
             tests = []
             for group, places in fit.terms.group().items():
@@ -261,12 +282,31 @@ class Regression(TermModel[RegressionBody]):
             # A deviation is never below zero: half of the time it is zero by chance.
             p = chi_squared_tail(fit.rise, 1) / 2 if fit.deviation else 1.0
             tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
-        warnings = self._warn(fit)
-        body = yield from self._compare(self._make_body(fit, classes, tests), about, self.family, warnings)
+        warnings = self._warn(fit, len(seen))
+        body = yield from self._compare(
+            self._make_body(fit, classes, tests, len(seen)), about, self.family, warnings
+        )
         return self._finish(body, seen, left_out, warnings)
 
-    def _warn(self, fit: Fit) -> list[str]:
+    def _choose_covariance(self, fit: Fit) -> NDArray[np.float64]:
+        chosen = (fit.covariance, fit.robust, fit.clustered)[ERRORS.index(self.errors)]
+        assert chosen is not None
+        return chosen
+
+    def _warn(self, fit: Fit, hospitals: int) -> list[str]:
         warnings = []
+        if self.errors == "clustered" and hospitals < MANY_HOSPITALS:
+            warnings.append(
+                f"errors clustered by {hospitals} hospitals are too small below about {MANY_HOSPITALS}: intervals are "
+                "those of a t distribution, and are rough"
+            )
+        if self.family == "poisson" and fit.robust is not None:
+            ratio = math.sqrt(float(np.mean(np.diagonal(fit.robust) / np.diagonal(fit.covariance))))
+            if ratio > OVERDISPERSED and self.errors == "model":
+                warnings.append(
+                    f"counts vary more than Poisson's law says: intervals are too narrow by a factor of about "
+                    f'{ratio:.1f}; take errors = "robust"'
+                )
         if fit.deviation is not None and fit.freedom < FEW_HOSPITALS - 1:
             warnings.append(
                 f"random intercepts of {fit.freedom + 1} hospitals: their deviation is hardly known below "
@@ -293,15 +333,19 @@ class Regression(TermModel[RegressionBody]):
             )
         return warnings
 
-    def _make_body(self, fit: Fit, classes: list[Value], tests: list[TermTest]) -> RegressionBody:
+    def _make_body(
+        self, fit: Fit, classes: list[Value], tests: list[TermTest], hospitals: int
+    ) -> RegressionBody:
         first = int(self.intercepts != "hospital")
+        freedom = fit.freedom if self.family == "gaussian" and fit.deviation is None else None
         estimates = estimate_all(
             [INTERCEPT, *fit.terms.names][1 - first :],
             fit.coefficients,
             (fit.covariance, fit.robust, fit.clustered),
             [*[math.nan] * first, *fit.inflation],
-            fit.freedom if self.family == "gaussian" and fit.deviation is None else None,
+            hospitals - 1 if self.errors == "clustered" else freedom,
             fit.separated,
+            ERRORS.index(self.errors),
         )
         spread = fit.deviation
         if fit.intercepts is not None:
@@ -316,7 +360,7 @@ class Regression(TermModel[RegressionBody]):
             classes=classes,
             terms=fit.terms,
             estimates=estimates,
-            covariance=pack_triangle(fit.covariance).tolist(),
+            covariance=pack_triangle(self._choose_covariance(fit)).tolist(),
             means=fit.means.tolist(),
             deviations=fit.deviations.tolist(),
             tests=tests,
@@ -461,6 +505,8 @@ class Regression(TermModel[RegressionBody]):
 
     def _say_counts(self) -> list[str]:
         body, lines = self.body, []
+        if self.errors != "model":
+            lines.append(f"intervals and p-values by {self.errors} errors")
         if body.patients is not None:
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
         if body.spread_of_intercepts is not None:

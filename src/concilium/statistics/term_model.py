@@ -405,15 +405,18 @@ def estimate_all(
     inflation: Sequence[float] | None,
     freedom: int | None,
     separated: Sequence[str],
+    by: int = 0,
 ) -> list[TermEstimate]:
-    """Estimates with errors, intervals and p-values by the first covariance; by Student's t with degrees of freedom."""
+    """Estimates with errors; intervals and p-values `by` one of the covariances, and Student's t with degrees of
+    freedom."""
     errors = [
         None if one is None else np.sqrt(np.maximum(np.diagonal(one), 0)).tolist() for one in covariances
     ]
     quantile = WITHIN_95 if freedom is None else student_quantile(LEVEL, freedom)
     estimates = []
     for place, (term, value) in enumerate(zip(terms, values.tolist(), strict=True)):
-        error, robust, clustered = (None if one is None else known(one[place]) for one in errors)
+        model, robust, clustered = own = [None if one is None else known(one[place]) for one in errors]
+        error = own[by]
         if term in separated or not error:
             estimates.append(TermEstimate(term, value))
             continue
@@ -422,7 +425,7 @@ def estimate_all(
             TermEstimate(
                 term,
                 value,
-                error,
+                model,
                 robust,
                 clustered,
                 known(value - quantile * error),
