@@ -1,13 +1,15 @@
 """Readable models beside each other: shapes, RuleFit and trees of ten hospitals; peers that see the pooled patients.
 
-    python benchmarks/readable.py [--data ../shared/data] [--splits 3] [--epsilon 1] [--tables rhc,support2]
+    python benchmarks/readable.py [--data ../shared/data] [--splits 3] [--epsilons .5,1,3] [--tables rhc,support2]
 
 Peers have an environment of their own in build/readable, which the first run makes: LightGBM, EBM without and with ten
 pairs, DP-EBM (the better of two learning rates), FIGS, imodels' RuleFit and a logistic regression on splines. 30 % of
 the patients are held out. A line has the area under the ROC curve, how far it is from LightGBM's (private: from
 DP-EBM's) over the same splits with the standard error of that difference, terms, and processor seconds of a fit.
 Private models share public bins: quantiles rounded to two digits, which stand in for clinical ranges. Sets of packages
-come by themselves, others from the folder. Splits begin at 0; choices for shapes were made on splits 10 to 29.
+come by themselves, others from the folder. Splits begin at `--first`, which is 0; choices were made on splits 10
+to 29. What was measured of a split stays in build/readable/found, and is not measured again: `--again shapes` forgets
+the methods whose names begin so.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 import venv
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +31,21 @@ import numpy as np
 import pandas as pd
 
 PEERS = ("LightGBM", "EBM", "EBM, 10 pairs", "FIGS", "imodels RuleFit", "splines")
+RATES = (0.01, 0.03)  # of DP-EBM
 HOSPITALS = 10
-Found = dict[str, tuple[list[float], float, int]]
+# Of each method: the area under the curve, processor seconds, terms.
+Found = dict[str, tuple[float, float, int]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--epsilons", default=".5,1,3")
     parser.add_argument("--tables", default="")
+    parser.add_argument("--without", default="", help="methods whose names begin so are not run")
+    parser.add_argument("--again", default="", help="methods whose names begin so are measured again")
     parser.add_argument("--environment", type=Path, default=Path("build/readable"))
     parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -46,10 +54,19 @@ def main() -> None:
         return
     python = make_environment(given.environment)
     tables = list_tables(given.data)
+    epsilons = [float(one) for one in given.epsilons.split(",") if one]
+    skipped = tuple(one for one in given.without.split(",") if one)
+    forgotten = tuple(one for one in given.again.split(",") if one)
+    measured: dict[str, list[Found]] = {}
+    for number in range(given.first, given.first + given.splits):
+        for name in given.tables.split(",") if given.tables else tables:
+            kept = given.environment / "found" / f"{name}.{number}.json"
+            found = measure(tables[name](), number, python, epsilons, skipped, forgotten, kept)
+            measured.setdefault(name, []).append(found)
     print("| set | method | AUC | difference (SE) | terms | seconds |")
     print("|---" * 6 + "|")
-    for name in given.tables.split(",") if given.tables else tables:
-        report(name, tables[name](), python, given.splits, given.epsilon)
+    for name, splits in measured.items():
+        report(name, splits)
 
 
 def make_environment(folder: Path) -> Path:
@@ -79,6 +96,10 @@ def list_tables(folder: Path) -> dict[str, Callable[[], pd.DataFrame]]:
         tables["trauma"] = lambda: read_trauma(folder)
     if (folder / "diabetes130/diabetic_data.csv.gz").exists():
         tables["diabetes130"] = lambda: read_diabetes(folder)
+    if (folder / "physionet2012/Outcomes-a.csv").exists():
+        tables["phys2012"] = lambda: read_stays(folder / "physionet2012")
+    if (folder / "sepsis-challenge2019/patients_first12h.parquet").exists():
+        tables["sepsis"] = lambda: read_sepsis(folder / "sepsis-challenge2019")
     return tables
 
 
@@ -113,6 +134,32 @@ def read_diabetes(folder: Path) -> pd.DataFrame:
         common = frame[name].value_counts().index[:8]
         frame[name] = frame[name].astype(str).where(frame[name].isin(common), "rest")
     return tidy(frame[[*numbers, *words]], (frame.readmitted != "NO").astype(int), numbers)
+
+
+def read_stays(folder: Path) -> pd.DataFrame:
+    """The means of 4,000 stays' first day in intensive care, and whether they died in the hospital."""
+    series = pd.read_parquet(folder / "set-a_long.parquet")
+    series = series[(series.Minute <= 1440) & (series.Value >= 0)]
+    outcome = pd.read_csv(folder / "Outcomes-a.csv").set_index("RecordID")["In-hospital_death"]
+    values = series.groupby(["RecordID", "Parameter"], observed=True).Value
+    means, ends = values.mean().unstack().reindex(outcome.index), values.agg(["min", "max"])
+    words = ["ICUType", "Gender"]
+    frame = means[[one for one in means if one not in words and means[one].notna().mean() > 0.02]].copy()
+    for name in ("GCS", "HR", "SysABP", "Temp"):
+        for end in ("min", "max"):
+            frame[f"{name} {end}"] = ends[end].unstack()[name].reindex(outcome.index)
+    numbers = list(frame)
+    for name in words:
+        frame[name] = means[name]
+    return tidy(frame.reset_index(drop=True), outcome, numbers)
+
+
+def read_sepsis(folder: Path) -> pd.DataFrame:
+    """40,336 stays' means of the first twelve hours in intensive care, and whether they became septic."""
+    frame = pd.read_parquet(folder / "patients_first12h.parquet")
+    words = ["Gender", "Unit1"]
+    numbers = [one for one in frame if one.endswith("_mean12h")] + ["Age", "HospAdmTime", "first_iculos"]
+    return tidy(frame[[*numbers, *words]], frame.sepsis.astype(int), numbers)
 
 
 def simulate() -> pd.DataFrame:
@@ -160,63 +207,111 @@ def find_bins(frame: pd.DataFrame) -> dict[str, list[float]]:
     return edges
 
 
-# What is learned: each with predictions, seconds of the processor, and terms.
+# What is learned: each with its area, processor seconds, and terms.
 
 
-def run_ours(
-    learned: pd.DataFrame, held: pd.DataFrame, bins: dict[str, list[float]], epsilon: float
+def measure(
+    frame: pd.DataFrame,
+    number: int,
+    python: Path,
+    epsilons: list[float],
+    skipped: tuple[str, ...],
+    forgotten: tuple[str, ...],
+    kept: Path,
 ) -> Found:
+    """What is known of all methods on a split; what was measured before is read from a file."""
+    from concilium.evaluation.metrics import auc
+
+    found: Found = json.loads(kept.read_text()) if kept.exists() else {}
+    found = {name: one for name, one in found.items() if not (forgotten and name.startswith(forgotten))}
+    learned, held = split(frame, number)
+    bins, outcome = find_bins(frame), held.outcome.to_numpy() == 1
+    kept.parent.mkdir(exist_ok=True)
+
+    def keep(name: str, risk: Any, seconds: float, terms: int) -> None:
+        found[name] = auc(outcome, np.asarray(risk, dtype=float)) or 0.0, seconds, terms
+        kept.write_text(json.dumps(found))
+
+    noisy = [f"DP-EBM {rate}, epsilon {one:g}" for one in epsilons for rate in RATES]
+    peers = [
+        one for one in (*PEERS, *noisy) if one not in found and not (skipped and one.startswith(skipped))
+    ]
+    for name in peers:
+        with tempfile.TemporaryDirectory() as written:
+            folder = Path(written)
+            learned.to_parquet(folder / "learned.parquet")
+            held.to_parquet(folder / "held.parquet")
+            (folder / "asked.json").write_text(json.dumps({"bins": bins, "name": name}))
+            subprocess.run([python, __file__, "--peers", folder], check=True)
+            keep(name, *json.loads((folder / "found.json").read_text()))
+    ours = list_ours(learned, bins, epsilons)
+    for name in [one for one in ours if one not in found and not (skipped and one.startswith(skipped))]:
+        keep(name, *run_ours(ours[name], learned, held))
+    return found
+
+
+def list_ours(
+    learned: pd.DataFrame, bins: dict[str, list[float]], epsilons: list[float]
+) -> dict[str, Callable[[], Any]]:
     import concilium as cc
 
     values = {name: sorted(learned[name].unique()) for name in learned if not is_number(learned, name)}
-    private = {
-        "release": "private",
-        "epsilon": epsilon,
-        "bins": bins,
-        "values": {**values, "outcome": [0, 1]},
-    }
+    known: dict[str, Any] = {"positive": 1, "bins": bins, "values": {**values, "outcome": [0, 1]}}
     ways: dict[str, Callable[[], Any]] = {
-        "shapes": lambda: cc.ShapeModel("outcome", positive=1, release="exact"),
-        "RuleFit": lambda: cc.RuleFit("outcome", positive=1, release="exact"),
-        f"shapes, epsilon {epsilon:g}": lambda: cc.ShapeModel("outcome", positive=1, **private),
-        f"RuleFit, epsilon {epsilon:g}": lambda: cc.RuleFit("outcome", positive=1, **private),
+        "shapes": partial(cc.ShapeModel, "outcome", positive=1, release="exact"),
+        "RuleFit": partial(cc.RuleFit, "outcome", positive=1, release="exact"),
     }
-    found: Found = {}
+    for one in epsilons:
+        noisy = {**known, "release": "private", "epsilon": one}
+        ways[f"shapes, epsilon {one:g}"] = partial(cc.ShapeModel, "outcome", **noisy)
+        ways[f"RuleFit, epsilon {one:g}"] = partial(cc.RuleFit, "outcome", **noisy)
+    return ways
+
+
+def run_ours(
+    make: Callable[[], Any], learned: pd.DataFrame, held: pd.DataFrame
+) -> tuple[list[float], float, int]:
+    import concilium as cc
+
     budget = cc.Policy(budget=cc.Budget("1000"))
-    for name, make in ways.items():
-        sites = [
-            cc.Site(
-                f"hospital{place}",
-                cc.Records.read(learned.iloc[place::HOSPITALS].reset_index(drop=True)),
-                budget,
-            )
-            for place in range(HOSPITALS)
-        ]
-        began = time.process_time()
-        model = make().fit(cc.House(sites))
-        seconds = time.process_time() - began
-        risk = model.predict_proba(cc.Records.read(held))[:, list(model.classes_).index(1)]
-        terms = len(model.body.terms) if isinstance(model, cc.ShapeModel) else len(model.table())
-        found[name] = risk.tolist(), seconds, terms
-    return found
+    sites = [
+        cc.Site(
+            f"hospital{place}",
+            cc.Records.read(learned.iloc[place::HOSPITALS].reset_index(drop=True)),
+            budget,
+        )
+        for place in range(HOSPITALS)
+    ]
+    began = time.process_time()
+    model = make().fit(cc.House(sites))
+    seconds = time.process_time() - began
+    risk = model.predict_proba(cc.Records.read(held))[:, list(model.classes_).index(1)]
+    return risk.tolist(), seconds, count_terms(model)
+
+
+def count_terms(model: Any) -> int:
+    """Curves, pairs and rules; RuleFit's rules and lines."""
+    return len(model.body.terms) if model.method == "shapes" else len(model.table())
 
 
 def run_peers(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     learned, held = (pd.read_parquet(folder / f"{part}.parquet") for part in ("learned", "held"))
     asked = json.loads((folder / "asked.json").read_text())
-    outcome = learned.pop("outcome").to_numpy()
-    held = held.drop(columns="outcome")
-    found: Found = {}
-    for name in PEERS:
-        began = time.process_time()
-        risk, terms = fit_peer(name, learned, outcome, held)
-        found[name] = np.asarray(risk, dtype=float).tolist(), time.process_time() - began, terms
-    for rate in (0.01, 0.03):
-        began = time.process_time()
-        risk, terms = fit_noisy(learned, outcome, held, asked["bins"], asked["epsilon"], rate)
-        found[f"DP-EBM {rate}"] = np.asarray(risk, dtype=float).tolist(), time.process_time() - began, terms
-    (folder / "found.json").write_text(json.dumps(found))
+    name, outcome, held = asked["name"], learned.pop("outcome").to_numpy(), held.drop(columns="outcome")
+
+    def fit(first: pd.DataFrame, target: Any) -> tuple[Any, int]:
+        if not name.startswith("DP-EBM"):
+            return fit_peer(name, first, target, held)
+        rate, epsilon = (float(one) for one in name.removeprefix("DP-EBM ").split(", epsilon "))
+        return fit_noisy(first, target, held, asked["bins"], epsilon, rate)
+
+    few = np.r_[np.flatnonzero(outcome == 1)[:60], np.flatnonzero(outcome == 0)[:140]]
+    fit(learned.iloc[few].reset_index(drop=True), outcome[few])  # imports and compiles
+    began = time.process_time()
+    risk, terms = fit(learned, outcome)
+    seconds = time.process_time() - began
+    (folder / "found.json").write_text(json.dumps([np.asarray(risk, dtype=float).tolist(), seconds, terms]))
 
 
 def fit_peer(name: str, learned: pd.DataFrame, outcome: Any, held: pd.DataFrame) -> tuple[Any, int]:
@@ -312,37 +407,25 @@ def fit_noisy(
     return model.predict_proba(place_in_bins(held))[:, 1], len(model.term_names_)
 
 
-def report(name: str, frame: pd.DataFrame, python: Path, splits: int, epsilon: float) -> None:
-    from concilium.evaluation.metrics import auc
+def report(name: str, splits: list[Found]) -> None:
+    methods = [one for one in splits[0] if all(one in found for found in splits)]
 
-    bins = find_bins(frame)
-    areas: dict[str, list[float]] = {}
-    costs: dict[str, list[tuple[float, int]]] = {}
-    for number in range(splits):
-        learned, held = split(frame, number)
-        with tempfile.TemporaryDirectory() as written:
-            folder = Path(written)
-            learned.to_parquet(folder / "learned.parquet")
-            held.to_parquet(folder / "held.parquet")
-            (folder / "asked.json").write_text(json.dumps({"bins": bins, "epsilon": epsilon}))
-            subprocess.run([python, __file__, "--peers", folder], check=True)
-            found: Found = json.loads((folder / "found.json").read_text())
-        found |= run_ours(learned, held, bins, epsilon)
-        for method, (risk, seconds, terms) in found.items():
-            areas.setdefault(method, []).append(auc(held.outcome.to_numpy() == 1, np.array(risk)) or 0.0)
-            costs.setdefault(method, []).append((seconds, terms))
-    noisy = max(
-        (method for method in areas if method.startswith("DP-EBM")), key=lambda one: np.mean(areas[one])
-    )
-    for method, own in areas.items():
-        if method.startswith("DP-EBM") and method != noisy:
+    def list_areas(method: str) -> Any:
+        return np.array([found[method][0] for found in splits])
+
+    for method in methods:
+        private = method.partition(", epsilon ")[2]
+        beside = ["LightGBM"]
+        if private:
+            beside = [f"DP-EBM {rate}, epsilon {private}" for rate in RATES]
+        beside = sorted((one for one in beside if one in methods), key=lambda one: -list_areas(one).mean())
+        if private and method in beside[1:]:
             continue
-        beside = areas[noisy if "epsilon" in method or method == noisy else "LightGBM"]
-        apart = np.array(own) - beside
-        error = apart.std(ddof=1) / np.sqrt(splits) if splits > 1 else float("nan")
-        seconds, terms = np.mean(costs[method], axis=0)
+        apart = list_areas(method) - list_areas(beside[0]) if beside else np.full(len(splits), np.nan)
+        error = apart.std(ddof=1) / np.sqrt(len(splits)) if len(splits) > 1 else float("nan")
+        _, seconds, terms = np.mean([found[method] for found in splits], axis=0)
         print(
-            f"| {name} | {method} | {np.mean(own):.3f} | {apart.mean():+.4f} ({error:.4f}) | {terms:.0f} "
+            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error:.4f}) | {terms:.0f} "
             f"| {seconds:.1f} |",
             flush=True,
         )

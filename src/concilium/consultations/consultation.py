@@ -220,7 +220,7 @@ class Consultation(TreeMethod[CubeBody]):
         drafted = super().draft(models=models)
         if not self.month:
             return drafted
-        last = find_last_day(self.month)
+        last = _find_last_day(self.month)
         return replace(drafted, nonce=f"consultation {self.month}", ends=min(filter(None, [last, self.ends])))
 
     def converse(self, partners: Partners) -> Conversation[Learned[CubeBody]]:
@@ -534,7 +534,7 @@ class Consultation(TreeMethod[CubeBody]):
         return f"{len(self.body.counts)} cells, {len(self.body.predictors)} predictors"
 
 
-def find_last_day(month: str) -> str:
+def _find_last_day(month: str) -> str:
     """The last day of a month."""
     year, number = map(int, month.split("-"))
     following = date(year + number // 12, number % 12 + 1, 1)

@@ -25,6 +25,7 @@ from concilium.errors import MessageError
 from concilium.experts.expert_task import NETWORKS, ExpertTask, NetworkSettings
 from concilium.experts.network import Weights, open_network
 from concilium.experts.patient_windows import SPREAD, LaidOut, lay_out
+from concilium.models.explanation import read_odds
 from concilium.policy.policy import Policy
 from concilium.protocol.card import Card
 from concilium.protocol.house import House
@@ -35,8 +36,7 @@ from concilium.records.table import Records
 from concilium.registry import METHODS, load
 
 if TYPE_CHECKING:
-    from concilium.models.explanation import read_odds
-from concilium.models.method import Method
+    from concilium.models.method import Method
 
 PRIORS = 10.0 ** np.arange(-10.0, 2.01, 0.25)
 """Variances of the prior that are tried, in units of the labels' scale."""

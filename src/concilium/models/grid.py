@@ -46,6 +46,7 @@ MOST_AGAIN = max(STEPS)
 DEVIATIONS, SURELY = 2.5, 5.0
 # The same of one of some hundred words.
 WORD_DEVIATIONS = 4.0
+ENDS = 2  # cuts of the first and of the last cell
 # The widest cell, as a part of its greater end, in which values are taken to be the same.
 NARROW_CELL = 0.1
 # Two groups of numbers are of two units, perhaps, where a factor lies between them and hardly any patient, each is some
@@ -70,9 +71,11 @@ def ask_cutoffs(
     grouped: list[str] | None = None,
     words: tuple[Value, ...] = (),
     worded: dict[str, list[Value]] | None = None,
+    fewest: int | None = None,
 ) -> Conversation[tuple[dict[str, tuple[float, ...]], dict[str, str]]]:
     """Cutoffs of these numbers at even quantiles, and those that have none, and why.
 
+    `fewest`: cells are cut further where cutoffs are left, and at both ends, into cells of no fewer exact patients.
     `grouped` receives the numbers whose patients lie in two groups far apart, and by no factor of units. `worded`
     receives columns of text that hold some of these public `words`, and which.
     """
@@ -101,6 +104,8 @@ def ask_cutoffs(
             without[attribute.name] = why
             continue
         edges = _choose(fine[attribute.name][:, 0], attribute.edges, cutoffs, variance)
+        if edges and fewest is not None and not variance:
+            edges = cut_further(fine[attribute.name][1:, 0], attribute.edges, edges, cutoffs, fewest)
         if edges:
             chosen[attribute.name] = edges
         else:
@@ -340,6 +345,48 @@ def _choose(
     held = np.flatnonzero(cells)
     after = np.searchsorted(held, np.searchsorted(reached, wanted), side="right")
     return tuple(sorted({edges[place - 1] for place in held[after[after < len(held)]].tolist()}))
+
+
+def cut_further(
+    cells: NDArray[np.int64],
+    edges: Sequence[float],
+    chosen: Sequence[float],
+    cutoffs: int,
+    fewest: int,
+) -> tuple[float, ...]:
+    """These cutoffs with others: where values are so few that quantiles fall together, the cells with most patients are
+    cut in two until there are so many cutoffs; then the first and the last are. Each half has the fewest at least."""
+    places = {edge: place for place, edge in enumerate(edges)}
+    cuts = [0, *(places[edge] + 1 for edge in chosen), len(cells)]
+    before = np.concatenate([[0], np.cumsum(cells)])
+
+    def halve(cell: int) -> bool:
+        """Cut a cell where its halves are most alike."""
+        start, end = cuts[cell], cuts[cell + 1]
+        inner = np.arange(start + 1, end)
+        least = np.minimum(before[inner] - before[start], before[end] - before[inner])
+        if not len(inner) or least.max() < fewest:
+            return False
+        # Of edges between which nobody lies the last: the least value of those above.
+        at = int(inner[np.flatnonzero(least == least.max())[-1]])
+        held = np.flatnonzero(cells[at:end])
+        cuts.insert(cell + 1, at + int(held[0]) if len(held) else at)
+        return True
+
+    whole: set[int] = set()
+    while len(cuts) - 2 < cutoffs:
+        order = sorted(
+            (cell for cell in range(len(cuts) - 1) if cuts[cell] not in whole),
+            key=lambda cell: before[cuts[cell]] - before[cuts[cell + 1]],
+        )
+        if not order:
+            break
+        if not halve(order[0]):
+            whole.add(cuts[order[0]])
+    for _ in range(ENDS):
+        halve(0)
+        halve(len(cuts) - 2)
+    return tuple(edges[cut - 1] for cut in sorted(set(cuts[1:-1])))
 
 
 def _choose_noisy(

@@ -39,6 +39,7 @@ from concilium.protocol.cohort import (
 )
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import PLAIN, PRIVATE, Gathered, Reply
+from concilium.records.blocks import count_codes
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.drafting import MEASURED
 from concilium.records.grammar import canonical, measure
@@ -115,6 +116,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
             raise MessageError("under masks a site does not tell how many patients it has")
         for name, edges in self.bins.items():
             check_edges(name, edges)
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
 
     def estimate(self, patients: int, columns: int) -> Workload:
         listed = columns if self.attributes is None else min(columns, len(self.attributes))
@@ -520,7 +525,7 @@ def _find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
 
 def _list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
     """The values that occur among the cohort's patients, missing (None) last."""
-    codes = column.codes if cohort.everyone else column.codes[cohort.rows]
-    occurring = np.flatnonzero(np.bincount(codes, minlength=1))
+    rows = None if cohort.everyone else cohort.rows
+    occurring = np.flatnonzero(count_codes(column.codes, len(column.values) + 1, rows))
     values: list[str | int | float | bool | None] = [column.values[code - 1] for code in occurring if code]
     return [*values, None] if len(occurring) and occurring[0] == 0 else values

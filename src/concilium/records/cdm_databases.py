@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from concilium.records.cohort_file import CohortFile
 
 SERVERS = ("postgresql", "postgres", "mssql")
-COLUMNS = "SELECT table_schema, table_name, column_name FROM information_schema.columns"
+COLUMNS = "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM INFORMATION_SCHEMA.COLUMNS"
 
 
 class Cdm(Protocol):
@@ -90,7 +90,7 @@ class DuckDBCdm:
 
     def list_columns(self) -> list[tuple[str, str, str]]:
         rows: list[tuple[str, str, str]] = self.connection.execute(
-            f"{COLUMNS} WHERE table_catalog = ?", [self.catalog]
+            f"{COLUMNS} WHERE TABLE_CATALOG = ?", [self.catalog]
         ).fetchall()
         return rows
 
@@ -102,22 +102,19 @@ class DuckDBCdm:
 def _open_duckdb(path: Path) -> Iterator[Cdm]:
     if not path.is_file():
         raise RecordsError(f"there is no file {path}")
-    with in_one_sentence(
-        f"{path} cannot be opened as a DuckDB file; it is damaged, of a newer DuckDB, or open for writing elsewhere"
-    ):
-        opened = scratch_database(path, attach=True)
-        connection, _ = opened.__enter__()
-    try:
+    with ExitStack() as stack:
+        with in_one_sentence(
+            f"{path} cannot be opened as a DuckDB file; it is damaged, of a newer DuckDB, or open for writing elsewhere"
+        ):
+            connection, _ = stack.enter_context(scratch_database(path, attach=True))
         yield DuckDBCdm(connection, str(path))
-    finally:
-        opened.__exit__(None, None, None)
 
 
 @dataclass(frozen=True)
 class ServerCdm:
-    """A CDM behind a cursor of Python's database interface."""
+    """A CDM behind cursors of Python's database interface."""
 
-    connection: Any
+    open_cursor: Callable[[], Any]
     name: str
     usual: str
     dialect: Dialect
@@ -125,7 +122,7 @@ class ServerCdm:
 
     def batches(self, statement: str) -> Iterator[pyarrow.RecordBatch]:
         try:
-            cursor = self.connection.cursor()
+            cursor = self.open_cursor()
             cursor.execute(statement)
             width = len(cursor.description)
             while block := cursor.fetchmany(ROWS):
@@ -138,9 +135,11 @@ class ServerCdm:
             ) from None
 
     def list_columns(self) -> list[tuple[str, str, str]]:
-        cursor = self.connection.cursor()
+        cursor = self.open_cursor()
         cursor.execute(COLUMNS)
-        return [(str(row[0]), str(row[1]), str(row[2])) for row in cursor.fetchall()]
+        rows = [(str(row[0]), str(row[1]), str(row[2])) for row in cursor.fetchall()]
+        cursor.close()
+        return rows
 
     def name_people(self, persons: NDArray[np.int64]) -> list[str]:
         return list(map(str, persons.tolist()))
@@ -168,7 +167,7 @@ def _open_postgres(url: str) -> Iterator[Cdm]:
     with connect_to(url) as (connection, server):
         usual = connection.execute("SELECT coalesce(pg_catalog.current_schema(), 'public')").fetchone()[0]
         put_built_in_first(connection)
-        yield ServerCdm(connection, server, usual, POSTGRESQL, psycopg.Error)
+        yield ServerCdm(lambda: connection.cursor(name="cdm"), server, usual, POSTGRESQL, psycopg.Error)
 
 
 DRIVER = "ODBC Driver 18 for SQL Server"
@@ -215,7 +214,7 @@ def _open_sql_server(url: str) -> Iterator[Cdm]:
             f"{server} does not answer, or does not accept this user; check address, user and driver"
         ) from None
     try:
-        yield ServerCdm(connection, server, "dbo", SQL_SERVER, pyodbc.Error)
+        yield ServerCdm(connection.cursor, server, "dbo", SQL_SERVER, pyodbc.Error)
     finally:
         connection.close()
 

@@ -524,7 +524,7 @@ class _Reader:
                 )
             return self.sets[given]
         ids = _read_ids(self.path, where, given)
-        return ConceptSet("+".join(map(str, ids)), ids)
+        return ConceptSet("concept " + " and ".join(map(str, ids)), ids)
 
     def _window(self, where: str, given: object, low: int, high: int, what: str) -> tuple[int, int]:
         if not isinstance(given, list) or len(given) != 2:

@@ -185,8 +185,8 @@ class _Reading:
                 raise RecordsError(f"{name}: there is no schema {schema!r}; there are: {listed}")
             if table not in held[key]:
                 raise RecordsError(
-                    f"{name}: schema {schema!r} has no table {table!r}, which the cohort file needs; is it the schema "
-                    "of the CDM?"
+                    f"{name}: schema {schema!r} has no table {table!r} that can be read, and the cohort file needs it; "
+                    "is it the schema of the CDM, and may this user SELECT from it?"
                 )
             lacking = sorted(set(columns) - held[key][table])
             if lacking:
@@ -224,7 +224,7 @@ class _Reading:
     def _check_concept(self, event: Event, concept: int, known: dict[int, Any]) -> None:
         assert event.concepts is not None
         where = f"{self.file.path}: concept {concept}"
-        named = "" if event.concepts.name == str(concept) else f" of {event.concepts.name!r}"
+        named = "" if event.concepts.name.startswith("concept ") else f" of {event.concepts.name!r}"
         if concept not in known:
             raise RecordsError(f"{where}{named} is not in the vocabulary of {self.cdm.name}")
         title, domain, standard = known[concept]
@@ -398,8 +398,10 @@ class _Reading:
     ) -> Numbers:
         """The amounts in the covariate's unit; RecordsError where two units would be mixed."""
         where = f"{self.file.path}: {one.name}"
-        found = {int(unit): self.units.get(int(unit), "") for unit in np.unique(units[mine])}
-        named = {unit: text or one.without_unit for unit, text in found.items()}
+        named = {
+            unit: self.units.get(unit, f"unit concept {unit}") if unit else one.without_unit
+            for unit in np.unique(units[mine]).tolist()
+        }
         if not one.unit:
             if len(set(named.values())) > 1:
                 texts = " and ".join(sorted({text or "no unit" for text in named.values()}))
@@ -512,7 +514,14 @@ CDM_TABLES = {
     "cdm_source": ("cdm_version",),
 }
 VOCABULARY_TABLES = {
-    "concept": ("concept_id", "concept_name", "domain_id", "standard_concept", "concept_code"),
+    "concept": (
+        "concept_id",
+        "concept_name",
+        "domain_id",
+        "standard_concept",
+        "concept_code",
+        "vocabulary_id",
+    ),
     "concept_ancestor": ("ancestor_concept_id", "descendant_concept_id"),
 }
 

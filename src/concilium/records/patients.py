@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import list_blocks, read_block
 from concilium.records.clinical_ranges import find_range
 from concilium.records.columns import EXACT, Coded, Numbers, Value, label
 from concilium.records.row_hashes import Hashes, hash_labels
@@ -342,3 +343,18 @@ def numbers_patients(name: str, known: NDArray[np.float64]) -> bool:
     close = np.ptp(known) < CLOSE * known.size
     long = np.mean(np.abs(known) >= LONG) >= NEARLY_ALL
     return bool(ordered or close or long)
+
+
+def many_number_patients(name: str, numbers: NDArray[np.float64]) -> bool:
+    """The same of a column with too many rows to hold it in memory, which nearly always is decided by its first ones:
+    numbers that are not whole, or more equal ones than there may be."""
+    equal, size = 0, len(numbers)
+    for block in list_blocks(size):
+        here = read_block(numbers, block)
+        here = here[np.isfinite(here)]
+        if not np.all(here == np.floor(here)):
+            return False
+        equal += len(here) - len(np.unique(here))
+        if equal > (1 - NEARLY_ALL) * size:
+            return False
+    return numbers_patients(name, numbers[np.isfinite(numbers)])

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -33,6 +33,8 @@ from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from concilium.records.column_store import Store
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -105,6 +107,56 @@ def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset
     file = CohortFile.read(path)
     chosen = choose_table(table, file)
     return scan_table(read_tables(file, [chosen])[chosen], path, schema, missing)
+
+
+def open_store(
+    source: Any, root: str | os.PathLike[str], reading: Mapping[str, Any], read: Callable[[], object]
+) -> Store | None:
+    """The column store of a large file, which is read into it where it was not yet, or has changed; None for a small
+    one, and for what is no file."""
+    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source) or not _is_large(Path(source)):
+        return None
+    from concilium import __version__
+    from concilium.records.column_store import find_store, write_store
+
+    reading = {**reading, "version": __version__}
+    return find_store(Path(root), Path(source), reading) or write_store(
+        Path(root), Path(source), reading, read
+    )
+
+
+def find_names(source: Any, table: str | None = None) -> list[str]:
+    """The names of a source's columns; of its cells, those of one column are read."""
+    found: list[str] = []
+
+    def choose(names: Sequence[str], _: str) -> dict[str, ReadingKind | None]:
+        found.extend(names)
+        return dict.fromkeys(names[:1])
+
+    read_columns(source, table, choose, None)
+    return found
+
+
+# Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.
+BYTES_OF_A_CELL = 4
+
+
+def _is_large(path: Path) -> bool:
+    """Whether a table is kept in a column store: by how much there is of it, and not by what it holds."""
+    from concilium.records import column_store
+
+    name = path.name.lower()
+    try:
+        size = path.stat().st_size
+        if name.endswith(".parquet"):
+            from pyarrow import parquet
+
+            about = parquet.read_metadata(path)
+            return bool(about.num_rows * about.num_columns >= column_store.LARGE)
+    except (OSError, ValueError):  # of which Arrow's are
+        return False  # whoever reads it says what is wrong
+    in_files = (*TEXT_FILES, *DATABASES, *ARROW_FILES)
+    return name.endswith(in_files) and size >= BYTES_OF_A_CELL * column_store.LARGE
 
 
 def name_row(source: Any, row: int, table: str | None = None) -> str:

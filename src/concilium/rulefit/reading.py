@@ -134,7 +134,7 @@ def draw_table(body: RuleBody) -> str:
     rows, binary = make_table(body), body.outcome.binary
     effects = [row.odds_ratio if row.adds is None else row.adds for row in rows]
     columns = [
-        ("odds ratio" if binary else "adds", [say_effect(one, binary=binary) for one in effects]),
+        ("odds ratio" if binary else "adds", [_say_effect(one, binary=binary) for one in effects]),
         ("95 % CI", [f"{say_interval(row, binary=binary):>15}" for row in rows]),
         ("folds", ["" if row.selected is None else f"{row.selected:.0%}" for row in rows]),
         ("support", ["" if row.support is None else f"{row.support:.0%}" for row in rows]),
@@ -165,7 +165,7 @@ def _draw_private(body: RuleBody) -> str:
     if rules:
         lines.append("rules (drawn at random, of which noise hides the others):")
     lines += [
-        f"  {say_effect(row.odds_ratio, binary=True):>6}  {say_interval(row, binary=True):>15}         {row.rule}"
+        f"  {_say_effect(row.odds_ratio, binary=True):>6}  {say_interval(row, binary=True):>15}         {row.rule}"
         for row in rules
     ]
     if body.decided is not None:
@@ -208,7 +208,7 @@ def _say_same_for_all(body: RuleBody) -> str:
     return f"every patient gets the same answer, {known}"
 
 
-def say_effect(value: float | None, *, binary: bool) -> str:
+def _say_effect(value: float | None, *, binary: bool) -> str:
     """An odds ratio, or what a term adds; beyond a thousand times nothing is known but the direction."""
     if value is None:
         return ""
@@ -221,7 +221,7 @@ def say_interval(row: Row, *, binary: bool) -> str:
     """The 95 % confidence interval of a term."""
     if row.low is None or row.high is None:
         return ""
-    return f"{say_effect(row.low, binary=binary)} to {say_effect(row.high, binary=binary)}"
+    return f"{_say_effect(row.low, binary=binary)} to {_say_effect(row.high, binary=binary)}"
 
 
 def explain(
@@ -376,7 +376,7 @@ def _say_undecided(
         return (f"Not entered, and counted as the mean: {name_some(names, MOST_SHOWN)}.",)
     together = ""
     if moved is not None:
-        effect = say_effect(_read_effect(body, moved), binary=body.outcome.binary)
+        effect = _say_effect(_read_effect(body, moved), binary=body.outcome.binary)
         together = f" Together: {'odds ratio' if body.outcome.binary else 'adds'} {effect}."
     return (
         f"Not entered: {name_some(names, MOST_SHOWN)}. A rule that needs "
@@ -495,7 +495,7 @@ def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:
     moved = sum(reason.moved for reason in reasons if reason.moved is not None)
     if not binary:
         return f"adds {say_number(moved, '+')}"
-    return f"odds ratio {say_effect(read_odds(moved), binary=True)}"
+    return f"odds ratio {_say_effect(read_odds(moved), binary=True)}"
 
 
 def draw_importances(importances: Mapping[str, float], target: str) -> str:

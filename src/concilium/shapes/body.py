@@ -104,7 +104,7 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def say_cells_of(self, codes: Sequence[int], term: ShapeTerm, dictionary: Entries) -> str:
         """Some cells of a shape in words."""
-        return say_codes(self.attributes[term.cells.attributes[0]], codes, dictionary)
+        return _say_codes(self.attributes[term.cells.attributes[0]], codes, dictionary)
 
     def say_cells(self, term: ShapeTerm, dictionary: Entries) -> list[tuple[str, ...]]:
         """Each cell in words: for each attribute of the term what the patient has."""
@@ -116,13 +116,13 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             members: list[list[int]] = [[] for _ in range(sizes[place])]
             for code, group in enumerate(groups):
                 members[group].append(code)
-            sides.append([say_codes(attribute, codes, dictionary) for codes in members])
+            sides.append([_say_codes(attribute, codes, dictionary) for codes in members])
         if len(sides) == 1:
             return [(words,) for words in sides[0]]
         return [(one, other) for one in sides[0] for other in sides[1]]
 
 
-def say_codes(attribute: Attribute, codes: Sequence[int], dictionary: Entries) -> str:
+def _say_codes(attribute: Attribute, codes: Sequence[int], dictionary: Entries) -> str:
     """Some codes of an attribute in words, without its name: `40 to 50`, `a or b`, `missing`."""
     entry = dictionary.get(attribute.name)
     parts: list[str] = []

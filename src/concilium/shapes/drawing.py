@@ -28,7 +28,7 @@ def draw_terms(body: ShapeBody, dictionary: Entries, *, whole: bool = False) -> 
     shown = order_terms(body)
     outcome = f"{body.target} = {translate_classes(body, dictionary)[1]}"
     return {
-        _title(body, term): draw_term(body, term, dictionary, outcome)
+        _title(body, term): _draw_term(body, term, dictionary, outcome)
         for term in (shown if whole else shown[:MOST_DRAWN])
     }
 
@@ -50,7 +50,7 @@ def draw_patient(
         cell = place[id(term)]
         if not known or cell < 0:
             continue
-        picture = draw_term(body, term, dictionary, outcome, cell, patient)
+        picture = _draw_term(body, term, dictionary, outcome, cell, patient)
         moved = say_odds(read_odds(term.values[cell]))
         parts.append(
             f'<text x="8" y="{top + 12:g}" font-weight="600">{element_text(body.name(term))}: odds ratio {moved}</text>'
@@ -67,7 +67,7 @@ def _title(body: ShapeBody, term: ShapeTerm) -> str:
     return f"{'shape' if len(term.cells.attributes) == 1 else 'pair'} of {body.name(term)}"
 
 
-def draw_term(
+def _draw_term(
     body: ShapeBody,
     term: ShapeTerm,
     dictionary: Entries,

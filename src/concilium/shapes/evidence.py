@@ -22,7 +22,7 @@ VALUES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 ROUNDS = 8
 
 
-def list_priors(attribute: Attribute, shares: Vector) -> list[Matrix]:
+def _list_priors(attribute: Attribute, shares: Vector) -> list[Matrix]:
     """The covariances that heights may have, centred by the shares of codes."""
     size = len(shares)
     centre = np.eye(size) - np.outer(np.ones(size), shares)
@@ -80,7 +80,7 @@ class Evidence:
             patients * shares * weight,
             target - shares * target.sum(),
             noise,
-            list_priors(attribute, shares),
+            _list_priors(attribute, shares),
         )
 
     def find_posterior(self, prior: Matrix) -> Matrix:

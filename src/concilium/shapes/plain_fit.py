@@ -64,6 +64,7 @@ ROUGH_STEP = 1e-2  # where a fit only says which terms to keep
 MARGINS = 6  # rounds in which tables get their margins
 # A number is cut less often where there are fewer patients than this for each cell, but at so many places.
 PATIENTS_OF_CELL, LEAST_CUTOFFS = 2, 5
+FEWEST = 20  # patients of a cell that is cut off where quantiles fall together, or at an end
 SHORTER = 0.3  # of a step that went too far
 LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
 # A shape whose log odds hardly vary over patients is no term.
@@ -168,7 +169,7 @@ class ShapeFit:
 
         dates = {name for one in seen.values() for name in one.dates}
         chosen, without = yield from ask_cutoffs(
-            numbers, ask, dates=dates, cutoffs=model.cutoffs, grouped=grouped
+            numbers, ask, dates=dates, cutoffs=model.cutoffs, grouped=grouped, fewest=FEWEST
         )
         known = set.intersection(*(one.names for one in seen.values()))
         many = tuple(
@@ -471,7 +472,7 @@ def make_body(
         covariance[own, own] = shares[start:end] @ beta[start:end] ** 2
     factors, rest = factor_covariance(covariance, shares)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    unit = find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
+    unit = _find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
     terms, begin = [], float(beta[0])
     for term, start, end in zip(fitted_terms, starts, starts[1:], strict=False):
         least = float(beta[start:end].min())
@@ -536,7 +537,7 @@ def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares
     return np.array(unseen, dtype=np.intp)
 
 
-def find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
+def _find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
     """The log odds of one point: rounding may take a small part of the variance of patients' log odds."""
     variance = sum(float(shares @ values**2) for values, shares in terms)
     return max(math.sqrt(12 * ROUNDED_AWAY * variance / max(len(terms), 1)), 1e-6)

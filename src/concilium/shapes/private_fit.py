@@ -84,7 +84,7 @@ class PrivateShapes:
 
     def plan(self) -> Plan:
         model, (tables, products, first, later) = self.model, self.prices
-        known = f"{len(list_stated(model))} " if states_attributes(model) else ""
+        known = f"{len(_list_stated(model))} " if states_attributes(model) else ""
         gradient = "noisy gradients along what is in doubt of the curves"
         questions = [
             PlannedQuestion("counts", tables, f"tables by class of all {known}attributes"),
@@ -114,7 +114,7 @@ class PrivateShapes:
         stated, said_first = yield from start(self.model, partners)
         classes = self.find_classes(stated)
         positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
-        attributes = list_stated(stated)
+        attributes = _list_stated(stated)
         if not attributes:
             raise StudyError("a private ShapeModel has at least one attribute")
         fit = _PrivateFit(stated, partners, positive)
@@ -129,7 +129,7 @@ class PrivateShapes:
         return Learned(msgspec.structs.replace(body, decided=decided), warnings=warnings, decision=said)
 
 
-def list_stated(model: ShapeModel) -> list[Attribute]:
+def _list_stated(model: ShapeModel) -> list[Attribute]:
     """The attributes of a private study, by name."""
     chosen = {*model.values, *model.bins} if model.attributes is None else set(model.attributes)
     found = []

@@ -148,7 +148,7 @@ class AskShapes(Summed, frozen=True, kw_only=True):
         for at in self.scores:
             odds = np.empty(len(cohort))
             _add_cells(cells, starts, np.array(at), odds)
-            edges = find_score_edges(at, starts.tolist())
+            edges = _find_score_edges(at, starts.tolist())
             parts.append(count_chances(odds, outcome > 0, edges).ravel().astype(np.int64) * one)
         return np.concatenate(parts)
 
@@ -160,7 +160,7 @@ class AskShapes(Summed, frozen=True, kw_only=True):
         return outcome
 
 
-def find_score_edges(at: Sequence[float], starts: Sequence[int]) -> Vector:
+def _find_score_edges(at: Sequence[float], starts: Sequence[int]) -> Vector:
     """The edges by which log odds are counted: between the least and the greatest that these coefficients give."""
     ends = [*starts[1:], len(at)]
     own = [at[start:end] for start, end in zip(starts, ends, strict=True)]
@@ -208,7 +208,7 @@ def read_shapes(question: AskShapes, total: NDArray[np.int64], who: str) -> Shap
     first = find_starts(question.terms, question.attributes)[:-1]
     for scored in question.scores:
         counted = np.rint(reals[at : at + 2 * BINS]).astype(np.int64)
-        tallies.append(read_chances(counted, find_score_edges(scored, first), who))
+        tallies.append(read_chances(counted, _find_score_edges(scored, first), who))
         at += 2 * BINS
     return ShapeSums(
         round(reals[0]), round(reals[1]), float(reals[2]), gradient, weights, counts, gram, tallies
@@ -223,13 +223,6 @@ def _stack(
     for place, term in enumerate(terms):
         cells[place] = term.place(codes, attributes)
     return cells
-
-
-def add_cells(cells: NDArray[np.uint16], starts: Sequence[int], at: Vector) -> Vector:
-    """The log odds of each patient by these cells, [term, patient]."""
-    odds = np.empty(cells.shape[1])
-    _add_cells(cells, np.array(starts, dtype=np.int64), at, odds)
-    return odds
 
 
 # Compiled loops, one patient after the other: a product of matrices may round a patient's numbers by how many others

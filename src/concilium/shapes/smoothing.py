@@ -2,11 +2,14 @@
 
 The house solves beta = (H + S)^-1 (H beta + g), where S is a sum of penalties with a weight each. The weights maximise
 the restricted likelihood of the quadratic (REML), by the steps of Fellner and Schall. So no patients are held out to
-choose them, and no question is asked for it. Directions that a clinician states are kept by an active set.
+choose them, and no question is asked for it. One weight is common to all terms: it draws the log odds of patients to
+the mean, the more the more terms there are for what patients tell. Directions that a clinician states are kept by an
+active set.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,14 +22,17 @@ Matrix = Vector
 
 RIDGE = 1e-3  # what nobody's data determine is zero
 START = 10.0
+FIRST_DRAWN = 0.1  # where the common weight begins, against the information of patients
 LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e6
 LARGEST_FACTOR = 20.0
+LEAST_COMMON, MOST_COMMON = 1e-4, 1.0
 SETTLED = 0.02  # of the logarithm of a weight
 
 
 @dataclass
 class Penalised:
-    """One term in a fit: its penalties, each with a weight, and where its cells are."""
+    """One term in a fit: its penalties, each with a weight, and where its cells are. `common` is the weight that all
+    terms share, and `told` what patients tell of each cell, by which it counts."""
 
     cells: Cells
     start: int
@@ -34,9 +40,12 @@ class Penalised:
     kind: str
     penalties: list[Matrix]
     weights: list[float] = field(default_factory=list)
+    common: float = FIRST_DRAWN
+    told: Vector = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         self.weights = self.weights or [START] * len(self.penalties)
+        self.told = self.told if len(self.told) else np.zeros(self.size)
 
     @property
     def own(self) -> slice:
@@ -44,7 +53,7 @@ class Penalised:
 
     @property
     def penalty(self) -> Matrix:
-        total = RIDGE * np.eye(self.size)
+        total = np.diag(RIDGE + self.common * self.told)
         for weight, penalty in zip(self.weights, self.penalties, strict=True):
             total += weight * penalty
         return total
@@ -107,6 +116,8 @@ class Solved:
 def solve(terms: Sequence[Penalised], gram: Matrix, target: Vector, rounds: int) -> Solved:
     """The minimum of the penalised quadratic; `target` is H beta + g. Weights move for at most so many rounds, and
     after the last one for the next quadratic."""
+    for one in terms:
+        one.told = np.diag(gram)[one.own].copy()
     for _ in range(rounds):
         covariance = _invert(terms, gram)
         if _move_weights(terms, covariance, target) < SETTLED:
@@ -145,7 +156,7 @@ def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector
         for place, weight in enumerate(term.weights):
             logs.setdefault((term.kind, place), []).append(float(np.log(weight)))
     typical = {key: float(np.exp(np.mean(values))) for key, values in logs.items()}
-    moved = 0.0
+    moved = tied = variation = 0.0
     for term in terms:
         inverse = np.linalg.inv(term.penalty)
         own, heights = covariance[term.own, term.own], beta[term.own]
@@ -158,6 +169,12 @@ def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector
             weights.append(min(max(new, LEAST_WEIGHT), MOST_WEIGHT))
             moved = max(moved, abs(float(np.log(weights[-1] / weight))))
         term.weights = weights
+        tied += term.common * float((np.diag(inverse) - np.diag(own)) @ term.told)
+        variation += float(heights**2 @ term.told)
+    common = min(max(max(tied, 0.0) / max(variation, 1e-12), LEAST_COMMON), MOST_COMMON)
+    for term in terms:
+        moved = max(moved, abs(math.log(common / term.common)))
+        term.common = common
     return moved
 
 

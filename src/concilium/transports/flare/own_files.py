@@ -143,10 +143,16 @@ class SiteFile:
 
     def _read_table(self, source: str, schema: dict[str, str]) -> Records:
         """The table under the hospital's map, its columns read as the dictionary says."""
+        columns = f"{self.ledger}.columns"
         if self.map is None and not self.dictionary:
-            return read_as_stated(source, self.holds.table, schema)
+            return read_as_stated(source, self.holds.table, schema, columns)
         return Records.read(
-            source, table=self.holds.table, schema=schema, dictionary=self.dictionary, map=self.map
+            source,
+            table=self.holds.table,
+            schema=schema,
+            dictionary=self.dictionary,
+            map=self.map,
+            columns=columns,
         )
 
     def _locate(self, place: str) -> str:
