@@ -264,6 +264,19 @@ def test_a_run_that_fails_says_why(folder: Path) -> None:
     assert not (folder / "results").exists()
 
 
+def test_others_are_told_no_cell_by_a_run(folder: Path, users: Path) -> None:  # noqa: F811
+    text = (folder / "north.csv").read_text()
+    (folder / "north.csv").write_text(text + "41,Jane Roe,no,1\n")
+    (folder / KEY).write_text(SEVERAL + "[dictionary.sex]\nvalues = { f = 'female', m = 'male' }\n")
+    browser = open_console(folder)
+    own = wait_for(browser, post(browser, open_study(browser), do="run").url.path)
+    assert "Jane" in own
+    browser = log_in(folder, users, "scientist")
+    theirs = wait_for(browser, post(browser, open_study(browser), do="run").url.path)
+    assert "Jane" not in theirs
+    assert "about tables" in theirs
+
+
 def test_a_run_that_is_ended_can_go_on(folder: Path) -> None:
     runs = StudyRuns(folder)
     run = runs.start(KEY, folder / KEY, "results", "A")

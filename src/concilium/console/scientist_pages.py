@@ -310,6 +310,9 @@ def make_router(
             run=run,
             models=models if run.state == "finished" else [],
             said=run.said if inside is None else run.outside,
+            # Warnings may quote cells of a hospital's table.
+            notes=[one for one in run.lines if not one.number and (inside is None or not one.is_warning)],
+            hidden=0 if inside is None else sum(one.is_warning for one in run.lines),
             problem=problem,
             may_decide=session.may("steward"),
         )
