@@ -46,7 +46,7 @@ sbom: locked
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("Concilium needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(PIP) install -q -c constraints.txt -e '.[codes,demo,dev,excel,experts,flare,hl7,postgres,units,web]'
+	$(PIP) install -q -c constraints.txt -e '.[cds,codes,demo,dev,excel,experts,flare,hl7,postgres,units,web]'
 	touch $@
 
 .venv/bench: .venv/ready

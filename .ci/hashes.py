@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = frozenset({"codes", "excel", "flare", "hl7", "postgres", "units", "web"})
+EXTRAS = frozenset({"cds", "codes", "excel", "fhir", "flare", "hl7", "postgres", "sqlserver", "units", "web"})
 INTERPRETERS = {"cp311", "cp312", "cp313", "py3", "py2.py3"}
 PLATFORMS = re.compile(r"any|manylinux\w+_(?:x86_64|aarch64)|macosx\w+_(?:x86_64|arm64|universal2)|win_amd64")
 

@@ -19,7 +19,8 @@ import pandas as pd
 
 import concilium as cc
 from concilium.evaluation.metrics import auc
-from concilium.shapes.reading import WITHIN_95, add_up, find_cells
+from concilium.models.intervals import WITHIN_95
+from concilium.shapes.reading import add_up, find_cells
 
 BINS = {
     "age": [float(edge) for edge in range(25, 90, 5)],

@@ -62,7 +62,10 @@ class Declared:
 def declared(method: type) -> dict[str, Declared]:
     """The parameters of a method, in the order of its arguments."""
     hints = get_type_hints(method, include_extras=True)
-    return {field.name: _declare(field, hints[field.name]) for field in fields(method) if field.init}
+    in_order = sorted(
+        (field for field in fields(method) if field.init), key=lambda field: field.kw_only is True
+    )
+    return {field.name: _declare(field, hints[field.name]) for field in in_order}
 
 
 def _declare(field: Any, hint: Any) -> Declared:

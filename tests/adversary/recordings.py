@@ -3,6 +3,7 @@ to change, repeat and search. A new method, release or kind is among it without 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from concilium.protocol.messages import Answer, Envelope, Refusal, open_envelope
 from concilium.protocol.questions import Question, open_question
 from concilium.registry import PROPOSED
 from concilium.rulefit import fedda
+from concilium.statistics import cox
 from concilium.temporal import outcome_fit
 from concilium.temporal.outcome_fit import RuleEffect
 from contract.patients import SITES, VARIANTS, make, make_rows, method_types, open_sites, proposed_types
@@ -116,11 +118,12 @@ def fit_all(effects: Sequence[RuleEffect]) -> list[int]:
 
 @contextmanager
 def few_rounds() -> Iterator[None]:
-    """The same for as long as a test needs it. Rules are fitted together though none is sure to say something: so few
-    patients would leave that to chance, and a kind of question with it."""
+    """The same for as long as a test needs it. Rules are fitted together though none is sure to say something, and
+    hazards though noise may hide all events: so few patients would leave that to chance, and a kind of question."""
     with (
         mock.patch.dict(fedda.fit.__kwdefaults__, rounds=ROUNDS),
         mock.patch.object(outcome_fit, "choose_fitted", fit_all),
+        mock.patch.object(cox, "SURELY", -math.inf),
     ):
         yield
 

@@ -5,10 +5,13 @@ more than what the hospital charges for, and whatever else is visible (refusals,
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import itertools
 import random
 import re
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -156,7 +159,16 @@ OTHERS = {name: [draw_row(random.Random(f"{name} {i}")) for i in range(20)] for 
 
 
 @cache
-def read_others(folder: Path) -> dict[str, cc.Patients]:
+def make_folder() -> Path:
+    """One for all tests of this process, also of those that ask the same elsewhere."""
+    folder = tempfile.mkdtemp(prefix="tables-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+@cache
+def read_others() -> dict[str, cc.Patients]:
+    folder = make_folder()
     return {name: read(folder / f"{name}.csv", rows, SCHEMA) for name, rows in OTHERS.items()}
 
 
@@ -170,9 +182,9 @@ def read(path: Path, rows: list[tuple[str, ...]], schema: dict[str, str]) -> cc.
     return cc.Patients(table=table, rules=cc.RuleSets(map(list_rules, rows), ids), series=series, by="id")
 
 
-def open_others(folder: Path) -> list[cc.Site]:
+def open_others() -> list[cc.Site]:
     """The hospitals beside the one that is looked at, without any memory: they stay as they are."""
-    return [make_site(name, patients) for name, patients in read_others(folder).items()]
+    return [make_site(name, patients) for name, patients in read_others().items()]
 
 
 def open_site(name: str, path: Path, rows: list[tuple[str, ...]], schema: dict[str, str]) -> cc.Site:
@@ -185,12 +197,12 @@ def make_site(name: str, patients: cc.Patients) -> cc.Site:
 
 
 @cache
-def list_questions(place: int, folder: Path) -> list[Summed]:
+def list_questions(place: int) -> list[Summed]:
     """What the study at this place asks under `private`: of each kind its first two questions, and its last."""
     name, release, more = STUDIES[place]
     rows = [draw_row(random.Random(i)) for i in range(40)]
-    north = open_site("north", folder / f"begin-{place}.csv", rows, SCHEMA)
-    asked = run(name, release, {**SAID, **more}, [north, *open_others(folder)]).at("north")
+    north = open_site("north", make_folder() / f"begin-{place}.csv", rows, SCHEMA)
+    asked = run(name, release, {**SAID, **more}, [north, *open_others()]).at("north")
     by_kind: dict[str, list[Summed]] = {}
     for exchange in asked:
         if isinstance(exchange.question, Summed) and exchange.question.noise is not None:
@@ -207,11 +219,11 @@ def look(exchange: Exchange) -> tuple[Any, ...]:
 
 
 def ask(
-    north: cc.Site, folder: Path, method: Any, questions: list[Summed]
+    north: cc.Site, method: Any, questions: list[Summed]
 ) -> tuple[list[tuple[Any, ...]], list[np.ndarray]]:
     """These questions in one study: all that is visible of the hospital, and the sums."""
     exchanges: list[Exchange] = []
-    house = cc.House([Relay(north, exchanges), *open_others(folder)], timeout=600)
+    house = cc.House([Relay(north, exchanges), *open_others()], timeout=600)
     sums = []
     with zero_noise(), house.open(method.draft()) as study:
         try:
@@ -266,8 +278,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
-def test_every_private_kind_is_asked_about_neighbours(folder):
-    kinds = {question.kind for place in PRIVATE for question in list_questions(place, folder)}
+def test_every_private_kind_is_asked_about_neighbours():
+    kinds = {question.kind for place in PRIVATE for question in list_questions(place)}
     private = {kind for kind, listed in KINDS.items() if {"private", "noised"} & load(listed).releases}
     # Codes are not in these tables: tests/codes/test_code_counts.py.
     assert kinds == {kind for kind in private if issubclass(load(KINDS[kind]), Summed)} - {"codes.counts"}
@@ -277,7 +289,7 @@ def test_every_private_kind_is_asked_about_neighbours(folder):
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 2**64))
 def test_one_patient_moves_a_sum_by_what_is_charged_and_nothing_else(folder, place, seed):
-    if not list_questions(place, folder):  # it may ask with noise, and these data do not make it
+    if not list_questions(place):  # it may ask with noise, and these data do not make it
         return
     dice = random.Random(seed)
     rows = [draw_row(dice) for _ in range(dice.choice([2, 5, 12, 30]))]
@@ -291,10 +303,8 @@ def test_one_patient_moves_a_sum_by_what_is_charged_and_nothing_else(folder, pla
     query = dice.choice(QUERIES)
     name, release, more = STUDIES[place]
     method = make_small(name, release, **{**SAID, **more, "query": query})
-    questions = [msgspec.structs.replace(one, query=query) for one in list_questions(place, folder)]
-    (seen, sums), (seen_of_other, sums_of_other) = (
-        ask(site, folder, method, questions) for site in (one, other)
-    )
+    questions = [msgspec.structs.replace(one, query=query) for one in list_questions(place)]
+    (seen, sums), (seen_of_other, sums_of_other) = (ask(site, method, questions) for site in (one, other))
     if not method.way_out.bounded and not (sums and sums_of_other):
         return  # the rest of such a study is exact, and refused in words that the patients decide about
     assert seen == seen_of_other
@@ -328,7 +338,7 @@ def test_the_harness_sees_what_a_column_that_is_guessed_would_do(folder, monkeyp
     for listed in (rows, [*rows, ("1", "unknown", "a", "TRUE")]):
         north = open_site("north", folder / f"{next(FILES)}.csv", listed, {"size": "number"})
         name, release, more = STUDIES[place]
-        questions = list_questions(place, folder)
-        sums.append(ask(north, folder, make_small(name, release, **SAID, **more), questions)[1])
+        questions = list_questions(place)
+        sums.append(ask(north, make_small(name, release, **SAID, **more), questions)[1])
     moved = max(int(((a - b) ** 2).sum()) for a, b in zip(*sums, strict=True))
     assert moved > max(question.sensitivity.squared for question in questions)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from concilium.cli.main import app
-from concilium.cli.policy import _side_by_side
+from concilium.console.policy_trial import _side_by_side
 from concilium.policy import parse
 from concilium.policy.explain import _reached_in_records, describe, find_oddities
 from concilium.policy.matching import match_alone

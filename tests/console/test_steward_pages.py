@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import random
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -13,11 +16,16 @@ from starlette.testclient import TestClient
 from test_console import find_token, log_in, open_console, read_trail, users  # noqa: F401
 
 import concilium as cc
+from concilium import policy as policy_language
+from concilium.console.gateway import Gateway
+from concilium.console.gateway_log import read_decisions
 from concilium.console.ledger_view import draw_spending, say_forecast
+from concilium.console.signed_sharing import look_at_sharing, sign_sharing
 from concilium.consult.consent import describe_study, list_studies
 from concilium.errors import StudyPending
 from concilium.ledger.budgets import Balance
 from concilium.privacy.identity import Identity
+from concilium.study.code_sharing import SharingStudy
 from small_study import HOSPITALS, make_patients, write_csv
 
 STUDY = """
@@ -250,3 +258,166 @@ def test_the_picture_of_one_charge_can_be_drawn() -> None:
     now = datetime.now(UTC)
     picture = draw_spending([(now, Fraction(1, 3))], make_balance(Fraction(1, 3), None))
     assert "nan" not in picture
+
+
+def open_policy(browser: TestClient) -> dict[str, str]:
+    page = browser.get(f"/steward/policy/{NORTH}").text
+    text, digest = re.search(r'id="text"[^>]*>\n(.*?)</textarea>', page, re.DOTALL), DIGEST.search(page)
+    assert text is not None
+    assert digest is not None
+    return {"csrf": find_token(page), "text": unescape(text[1]), "digest": digest[1]}
+
+
+DIGEST = re.compile(r'name="digest" value="([^"]*)"')
+GRAPH = '[constraints]\ntext = """graph E { node x + eliminate x.name; }"""\n'
+
+
+def post_policy(browser: TestClient, fields: dict[str, str], **more: str):  # type: ignore[no-untyped-def]
+    return browser.post(f"/steward/policy/{NORTH}", data={**fields, **more})
+
+
+def test_a_policy_is_tried_on_a_record_before_it_is_saved(folder: Path) -> None:
+    browser = open_console(folder)
+    fields = open_policy(browser)
+    before = (folder / "north.toml").read_text()
+    assert fields["text"] == before
+    record = '{"name": "Jane Roe", "age": 71}'
+    page = post_policy(browser, fields, text=before + GRAPH, record=record, do="try").text
+    rows = re.findall(r"<tr[^>]*><td><code>(.*?)</code></td><td><code>(.*?)</code></td></tr>", unescape(page))
+    assert ('  "name": "Jane Roe",', "") in [(left, right) for left, right in rows]
+    assert '"age": 71' in unescape(page)
+    assert (folder / "north.toml").read_text() == before
+    assert "Saved as" in post_policy(browser, fields, text=before + GRAPH, do="save").text
+    assert (folder / "north.toml").read_text() == before + GRAPH
+    assert all("Jane" not in str(line) for line in read_trail(folder))
+
+
+def test_without_graphs_a_policy_is_tried_as_a_site_knows_records(folder: Path) -> None:
+    browser = open_console(folder)
+    fields = open_policy(browser)
+    withholding = fields["text"].replace("[release]\n", '[release]\nwithhold = ["name"]\n')
+    page = unescape(
+        post_policy(browser, fields, text=withholding, record='[{"name": "Jane", "age": 71}]', do="try").text
+    )
+    assert page.count('"name": "Jane"') == 2  # as entered, and before
+    assert page.count('"age": 71') == 3
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ("no json", "is not JSON"),
+        ("[" * 50_000, "It was not tried"),
+        ('{"age": 1e999}', "is not JSON"),
+        ("MSH|nonsense", "It was not tried"),
+    ],
+)
+def test_a_record_that_is_none_is_a_sentence(folder: Path, record: str, said: str) -> None:
+    browser = open_console(folder)
+    fields = open_policy(browser)
+    reply = post_policy(browser, fields, text=fields["text"] + GRAPH, record=record, do="try")
+    assert reply.status_code == 422
+    assert said in unescape(reply.text)
+
+
+def test_a_policy_that_is_wrong_or_changed_meanwhile_is_not_saved(folder: Path) -> None:
+    browser = open_console(folder)
+    fields = open_policy(browser)
+    assert post_policy(browser, fields, text="[release]\nmodes = [", do="save").status_code == 422
+    theirs = fields["text"] + "# of a colleague\n"
+    (folder / "north.toml").write_text(theirs)
+    reply = post_policy(browser, fields, text=fields["text"] + GRAPH, do="save")
+    assert reply.status_code == 409
+    assert "eliminate x.name" in reply.text
+    assert (folder / "north.toml").read_text() == theirs
+
+
+def test_others_name_no_file_outside_of_the_folder(folder: Path, users: Path) -> None:  # noqa: F811
+    browser = log_in(folder, users, "steward")
+    fields = open_policy(browser)
+    for place in ("/etc/passwd", "../outside"):
+        text = f'{fields["text"]}[constraints]\nfile = "{place}"\n'
+        for do in ("try", "save"):
+            reply = post_policy(browser, fields, text=text, do=do)
+            assert reply.status_code == 422
+            assert "is not in the folder of the console" in unescape(reply.text)
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with shared codes and the page to sign."""
+    folder = tmp_path_factory.mktemp("sharing")
+    draw = random.Random(3)
+    rows = [
+        {"patient": f"p{n % 60}", "day": n // 60, "code": draw.choice(["401", "250", "042", "295", "486"])}
+        for n in range(180)
+    ]
+    write_csv(folder / "codes.csv", rows)
+    (folder / "policy.toml").write_text('[budget]\ncurrency = "epsilon"\ntotal = "10"\n')
+    (folder / "share.toml").write_text(
+        '[study]\nname = "codes for a registry"\nmethod = "code-sharing"\n[code-sharing]\nepsilon = 1\n'
+        'max_events = 5\n[[site]]\nname = "codes"\ncodes = "codes.csv"\npolicy = "policy.toml"\n'
+    )
+    SharingStudy.read(folder / "share.toml").run(folder / "shared.csv")
+    return folder
+
+
+def test_a_sharing_is_signed_by_the_hospital(sharing: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sharing, tmp_path / "sharing"))
+    browser, place = open_console(folder), "/steward/sharing/shared.html"
+    assert place in browser.get("/steward").text
+    page = browser.get(place)
+    assert "Nobody has signed yet" in page.text
+    assert "frame-src 'self'" in page.headers["content-security-policy"]
+    inner = browser.get("/steward/sharing-page/shared.html")
+    assert "sandbox" in inner.headers["content-security-policy"]
+    assert "<svg" in inner.text  # the curves of loss against attack
+    token = find_token(page.text)
+    fields = {"csrf": token, "decision": "released", "who": "A. Meyer", "why": "ethics vote 12/26"}
+    assert browser.post(place, data={**fields, "why": ""}).status_code == 422
+    assert browser.post(place, data={**fields, "decision": "sold"}).status_code == 422
+    signed = browser.post(place, data=fields).text
+    assert "A. Meyer" in signed
+    assert "This does not count" not in signed
+    view = look_at_sharing(folder / "shared.html", {"codes": folder / "codes.csv.ledger"})
+    assert view.signed[0][0].holds(Identity.load(folder / "codes.csv.ledger.identity").public)
+    (folder / "shared.csv").write_text("patient,day,code\n")
+    changed = browser.get(place).text
+    assert "This does not count" in changed
+    assert "is not as it was written" in changed
+    assert browser.post(place, data=fields).status_code == 422
+
+
+def test_a_forged_signature_does_not_count(sharing: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sharing, tmp_path / "sharing"))
+    sign_sharing(
+        look_at_sharing(folder / "shared.html", {"codes": folder / "codes.csv.ledger"}), "withheld", "A", "no"
+    )
+    path = folder / "shared.signed.json"
+    path.write_text(path.read_text().replace("withheld", "released"))
+    page = open_console(folder).get("/steward/sharing/shared.html").text
+    assert "This does not count" in page
+
+
+def test_decisions_of_a_gateway_are_counted_from_its_log(tmp_path: Path) -> None:
+    handler = logging.FileHandler(tmp_path / "gateway.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("concilium.gateway")
+    logger.addHandler(handler)
+    level, logger.level = logger.level, logging.INFO
+    gateway = Gateway(policy_language.parse("graph E { node x + eliminate x.name; }"))
+    for message in (b'{"nodes": [{"name": "Jane", "age": 71}]}', b'{"nodes": []}', b"none"):
+        gateway.handle(message)
+    logger.removeHandler(handler)
+    logger.level = level
+    handler.close()
+    seen = read_decisions(tmp_path / "gateway.log")
+    assert seen.outcomes == {"passed": 2, "error": 1}
+    assert seen.rules == {"E": 1}
+    (tmp_path / "other.log").write_text("2026-01-01 10:00:00 something else\n")
+    browser = open_console(tmp_path)
+    assert "gateway.log" in browser.get("/steward").text
+    assert "other.log" not in browser.get("/steward").text
+    page = browser.get("/steward/gateway/gateway.log").text
+    assert "could not be read" in page
+    assert "Jane" not in page

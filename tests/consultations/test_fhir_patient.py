@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 
 import concilium as cc
 from concilium.cli.main import app
-from concilium.consultations.fhir_patient import UCUM, read_bundle
 from concilium.errors import ConciliumError, ModelError
 from concilium.protocol.terms import today
+from concilium.records.fhir_patient import read_bundle
+from concilium.records.fhir_resources import UCUM
 
 DAY = date(2026, 11, 18)
 DICTIONARY = cc.Dictionary.parse(

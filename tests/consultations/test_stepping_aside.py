@@ -59,6 +59,18 @@ def test_a_hospital_whose_numbers_are_words_steps_aside():
         make().fit(cc.House(sites))
 
 
+@pytest.mark.parametrize("release", ["exact", "masked"])
+def test_behind_a_region_it_steps_aside_alone(release):
+    sites = open_sites()
+    region = cc.Region("region", cc.House(sites[:2]))
+    tiered = make(release, on_misfit="hospital").fit(cc.House([region, *sites[2:]]))
+    assert tiered.body.counts == make(release, on_misfit="hospital").fit(cc.House(sites)).body.counts
+    asked = tiered.ask({"age": 63, "sex": "m"})
+    assert asked.hospitals == (
+        ("region", "east", "west") if release == "exact" else ("south", "east", "west")
+    )
+
+
 def test_otherwise_the_attribute_is_left_out_for_all():
     model = make().fit(cc.House(open_sites()))
     assert [site.name for site in model.card.sites] == list(ROWS)

@@ -198,6 +198,7 @@ VARIANTS = [
     *((name, release, {}) for name, release in cases()),
     ("rulefit", "exact", {"solver": "fedda", "penalty": 0.01}),
     ("rulefit", "masked", {"cutoffs": 1, "noise": "laplace"}),
+    *(("regression", release, {"by_hospital": True}) for release in ("exact", "masked")),
     ("naive-bayes", "private", {"bins": {}, "values": {"y": ["no", "yes"]}, "epsilon": 8.0}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
     ("discovery", "private", {"window": "3h", "limits": 2, "epsilon": 20.0}),

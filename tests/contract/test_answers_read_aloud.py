@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import concilium as cc
-from concilium.models.explanation import OPEN, Explanation, say_open
+from concilium.models.explanation import OPEN, Explanation, say_hidden, say_open
 from concilium.shapes.reading import list_rows
 from concilium.trees.explanation import OF_AVERAGE, OF_EVERYONE
 from contract.patients import BUDGET, EVERYONE, SCHEMA, VALUES
@@ -221,3 +221,148 @@ def test_a_consultation_is_not_sure_by_the_chance_of_a_few_patients():
     )
     assert np.mean([one.interval[1] - one.interval[0] for one in said]) < 0.4
     assert (told < 0.005).mean() < 0.08  # it was a third of them, and their risk was ten times as high
+
+
+def draw_alike(count, seed, *, like=0.6):
+    """Patients whose four numbers go together, and their risks: of one number much follows for the others."""
+    draw = np.random.default_rng(seed)
+    common = draw.normal(size=(count, 1))
+    seen = like**0.5 * common + (1 - like) ** 0.5 * draw.normal(size=(count, 4))
+    a, b, c, _ = columns = np.clip((3 * seen).round(), -6, 6).T
+    return columns, 1 / (1 + np.exp(1.2 - 0.3 * a - 0.2 * b - 0.5 * ((a > 0) & (c > 2))))
+
+
+@pytest.fixture(scope="module")
+def many_alike():
+    return draw_alike(200_000, 99)
+
+
+@pytest.mark.parametrize("method", [cc.DecisionTree, cc.Regression, cc.RuleFit, cc.ShapeModel])
+def test_an_interval_is_wider_for_what_was_not_entered(method, many_alike):
+    """Of patients of whom two values of four were entered it held the mean risk of those with these values for four in
+    ten: it took what was not entered to be as among all patients."""
+    (everyone, everyones), held = many_alike, []
+    for seed in range(3):
+        columns, risks = draw_alike(2000, seed)
+        draw = np.random.default_rng(100 + seed)
+        rows = [dict(zip("abcd", row, strict=True)) for row in columns.T.tolist()]
+        rows = [{**row, "y": int(draw.random() < risk)} for row, risk in zip(rows, risks, strict=True)]
+        more = {"trees": 30} if method is cc.RuleFit else {}
+        model = method("y", positive=1, release="exact", **more).fit([cc.Records.from_rows(rows)])
+        for place in draw.integers(0, len(everyones), 25):
+            for names in ("a", "bd", "cd"):
+                entered = {name: everyone["abcd".index(name)][place] for name in names}
+                alike = np.all(
+                    [everyone["abcd".index(name)] == value for name, value in entered.items()], axis=0
+                )
+                said, truth = model.explain(entered), everyones[alike].mean()
+                low, high = said.interval
+                held.append(low <= (truth if said.prediction == 1 else 1 - truth) <= high)
+    assert np.mean(held) > 0.8
+
+
+def test_a_dictionary_without_a_range_keeps_the_public_one():
+    """An age of 1160 passed without a word, since the dictionary gave its unit and no range."""
+    rows = [{"age": age, "weight": age, "y": int(age > 50)} for age in range(20, 90)] * 3
+    said = {"age": {"type": "number", "unit": "years"}, "weight": {"type": "number", "unit": "lb"}}
+    house = cc.House([cc.Site("n", cc.Records.from_rows(rows))], dictionary=cc.Dictionary.parse(said, "test"))
+    model = cc.NaiveBayes("y").fit(house)
+    answer = str(model.explain({"age": 1160, "weight": 900}))
+    assert "age = 1160 is hardly plausible: 0 to 120 years. Check it." in answer
+    assert "weight = 900" not in answer  # the public range is of kilograms
+
+
+def test_an_answer_says_what_its_outcome_is():
+    """ "died = yes": within 30 days, or in hospital?"""
+    rows = [{"age": age, "died": int(age > 50)} for age in range(20, 90)] * 3
+    said = {"died": {"type": "code", "label": "death within 30 days"}}
+    house = cc.House([cc.Site("n", cc.Records.from_rows(rows))], dictionary=cc.Dictionary.parse(said, "test"))
+    assert "died: death within 30 days." in cc.DecisionTree("died").fit(house).explain({"age": 70}).sentences
+
+
+def open_complete(count=2400):
+    """Patients of whom everybody has all values, and what a private study states about them."""
+    draw = np.random.default_rng(1)
+    rows = []
+    for _ in range(count):
+        age, ward = float(draw.integers(20, 90)), str(draw.choice(list("abc")))
+        ill = draw.random() < 0.1 + 0.5 * (age > 60) + 0.2 * (ward == "c")
+        sex = str(draw.choice(["f", "m"]))
+        rows.append({"age": age, "ward": ward, "sex": sex, "y": "yes" if ill else "no"})
+    schema = {name: SCHEMA[name] for name in rows[0]}
+    sites = [cc.Site(str(p), cc.Records.from_rows(rows[p::3], schema=schema), BUDGET) for p in range(3)]
+    values = {name: VALUES[name] for name in ("sex", "ward", "y")}
+    return sites, {"release": "private", "positive": "yes", "bins": {"age": [40.0, 60.0]}, "values": values}
+
+
+def test_a_private_tree_sends_nobody_where_noise_may_stand_for_nobody():
+    """A patient without an age went with those of 65 and above, though no patient of the model lacked one: "age >= 65
+    or missing", by the noise of a count."""
+    sites, stated = open_complete()
+    for _ in range(3):
+        model = cc.DecisionTree("y", epsilon=2.0, **stated).fit(sites)
+        assert "missing" not in model.text()
+        assert "anything else" not in model.text()
+        said = str(model.explain({"age": None, "ward": "c", "sex": "m"}))
+        assert "The model asks next for age, which is missing here" in said
+
+
+def test_a_consultation_counts_its_patients_once():
+    """ "77% of these patients, about 2517" stood above "all patients; about 2,454 patients"."""
+    sites, stated = open_complete()
+    model = cc.Consultation("y", grid=["age"], epsilon=1.0, **stated).fit(sites)
+    for patient in ({"age": 70.0}, {"ward": "c"}, {"age": 30.0, "sex": "m"}):
+        first, *others = model.explain(patient).sentences
+        (many,) = re.findall(r"of these patients, about (\d+)\)", first)
+        assert any(f"; about {many} patients (" in line for line in others)
+
+
+def test_a_consultation_counts_no_value_that_nobody_has():
+    """ "gcs is missing: survived goes from 89% to 95% (about 1 patient)": nobody lacked it."""
+    sites, stated = open_complete()
+    listed = 0
+    for _ in range(6):
+        model = cc.Consultation("y", grid=["age"], epsilon=1.0, **stated).fit(sites)
+        said = model.explain({"age": 70.0, "ward": None, "sex": "x"})
+        listed += len(said.reasons)
+    assert listed <= 4  # each of twelve stands out of its noise once in forty times
+
+
+def test_shapes_say_so_where_nobody_lacked_a_value():
+    """ "gcs is missing: odds ratio 1.00 against the mean patient" was a reason."""
+    sites, _ = open_complete()
+    model = cc.ShapeModel("y", "yes", release="exact").fit(sites)
+    said, unknown = model.explain({"age": None, "ward": "c"}), model.explain({"ward": "c"})
+    assert "Missing, which no patient of the model had, and so not counted: age." in said.sentences
+    assert not any("age" in reason.attributes for reason in said.reasons)
+    assert said.interval == unknown.interval
+
+
+@pytest.mark.parametrize("method", [cc.RuleFit, cc.ShapeModel])
+def test_noise_is_no_reason_where_nobody_lacked_a_value(method):
+    """ "age is missing: odds ratio 1.06" was a reason of a private model, though its band reached from 0.1 to 10."""
+    sites, stated = open_complete()
+    for _ in range(3):
+        said = str(method("y", epsilon=1.0, **stated).fit(sites).explain({"age": None, "ward": "c"}))
+        assert "age is missing: odds ratio" not in said
+        assert re.search(r"Noise hides what .*\bage\b", said)
+
+
+def test_one_attribute_that_noise_hides_is_not_several():
+    assert say_hidden(["gcs"], "odds ratio 0.78") == "Noise hides what gcs does: odds ratio 0.78."
+    assert say_hidden(["a", "b"], "adds 2") == "Noise hides what these do: a, b. Together: adds 2."
+
+
+@pytest.mark.parametrize("method", [cc.Regression, cc.CoxRegression])
+def test_the_means_of_a_private_regression_judge_nobody(method):
+    """ "height = 157 is far from what patients of the model had (mean 177, standard deviation 2.42)": by noise."""
+    name = "cox" if method is cc.CoxRegression else "regression"
+    said = str(fitted(name, "private")[0].explain({**PATIENT, "age": 1160.0}))
+    assert "extrapolates" not in said
+    assert "age = 1160 counts as 75, the end of its bins." in said
+
+
+def test_a_table_asks_for_no_measurement():
+    """ "Nothing that the model asks for was entered. Measure age first.": it says the same of everybody."""
+    assert "Measure" not in str(fitted("describe", "exact")[0].explain({}))
+    assert " of about " in str(fitted("describe", "private")[0].explain({}))

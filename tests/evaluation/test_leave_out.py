@@ -57,6 +57,7 @@ class SmokersDie:
 
     card = CARD
     target = "outcome"
+    followed = None
 
     def __init__(self, query: str = "") -> None:
         self.query = query

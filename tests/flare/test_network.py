@@ -295,9 +295,7 @@ def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(networ
     assert "Hospitals that answered: coast, north, south." in first.stdout
     asked = read_entries(network)
     assert min(after - ago for after, ago in zip(asked, before, strict=True)) > 0
-    begun = time.monotonic()
     assert network.run(*question, "--pass", signed).stdout == first.stdout
-    assert time.monotonic() - begun < 3
     shutil.rmtree(study.with_name("burns.asked"))  # another machine of somebody who may ask
     assert network.run(*question, "--pass", signed).stdout == first.stdout
     assert read_entries(network) == asked

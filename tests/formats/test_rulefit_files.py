@@ -28,7 +28,9 @@ def test_a_file_says_of_patients_what_was_recorded(name, tmp_path):
         assert (one.rules_, one.terms_) == (recorded["rules"], recorded["terms"])
         assert one.importances() == pytest.approx(recorded["importances"], rel=1e-12)
         assert one.decide(records) == pytest.approx(recorded["predictor"], rel=1e-12)
-        assert [str(one.explain(patient)) for patient in PATIENTS] == recorded["explanations"]
+        for patient, reasons in zip(PATIENTS, recorded["reasons"], strict=True):
+            moved = {reason.condition: reason.moved for reason in one.explain(patient).reasons}
+            assert moved == pytest.approx(reasons, rel=1e-12)
         if one.classes_:
             assert one.predict(records).tolist() == recorded["predictions"]
             assert np.allclose(one.predict_proba(records), recorded["chances"], rtol=1e-12)

@@ -26,6 +26,10 @@ ALLOWED = {
     "statistics/survival.py": {"np.random", "default_rng"},
     # The hour at which a stay without the outcome is judged, the same every time: it hides nothing.
     "models/prediction.py": {"np.random", "default_rng"},
+    # Points at which an interval of released counts is evaluated, the same every time.
+    "consultations/intervals.py": {"np.random", "default_rng"},
+    # Tokens of sessions and forms.
+    "console/access.py": {"secrets"},
     "privacy/mechanisms.py": {"opendp"},
     # Attacks and their intervals, the same under their seed: they protect nobody.
     "evaluation/audited_patients.py": {"np.random", "default_rng"},

@@ -204,9 +204,9 @@ def test_exports_of_a_tree_have_the_adapted_chances(sites, elsewhere):
     assert adapted.to_pmml() != model.to_pmml()
     for chance in chances:
         assert f'probability="{str(chance)[:8]}' in adapted.to_pmml()
-    rules = METHODS["rules"]().fit(cc.House(sites))
-    with pytest.raises(ModelError, match="only trees and shapes are written"):
-        cc.adapt(rules, elsewhere, site="west").to_pmml()
+    bayes = METHODS["bayes"]().fit(cc.House(sites))
+    with pytest.raises(ModelError, match="trees, shapes and rules are written"):
+        cc.adapt(bayes, elsewhere, site="west").to_pmml()
 
 
 def test_three_classes_and_strangers(tmp_path):

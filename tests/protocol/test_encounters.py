@@ -84,7 +84,7 @@ def test_one_patient_with_all_rows_moves_a_sum_by_what_is_charged(folder, place,
         cc.Site("north", table, POLICY, division_key=b"the key of these tests")._context.view.read_alone(most)
         for table in tables
     ]
-    for listed in list_questions(place, folder):
+    for listed in list_questions(place):
         question = msgspec.structs.replace(listed, query=query)
         sums = []
         for view in views:

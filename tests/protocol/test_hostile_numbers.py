@@ -3,6 +3,7 @@ refusal or one sentence, never a traceback. Generated over the closed lists, so 
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import random
@@ -35,6 +36,8 @@ WHOLE = [0, 1, -1, 2, 2**15, 2**31, 2**32, 2**53 + 1, 2**63 - 1, -(2**63), 2**64
 REAL = [0.0, -0.0, 0.5, 5e-324, 1e-300, 1e9, 1e300, -1e300, math.inf, -math.inf, math.nan]
 TEXT = ["0", "-1", "1/0", "1e999999999", "9" * 200, "1/" + "9" * 198, "nan", "0." + "0" * 190 + "1"]
 LIES = 4  # of each exact variant; of the others half as many
+# What a process has tried at a place of a message it tries there again by so many in turn, whoever asks.
+TRIED, EACH = collections.Counter(), 6
 NAMES = itertools.count()
 POLICY = cc.Policy(differencing=False, refusals_per_month=10**9, budget=cc.Budget("unlimited"))
 
@@ -79,6 +82,17 @@ def extremes(value):
     return TEXT if isinstance(value, str) else [*WHOLE, *REAL]
 
 
+def find_untried(kind, field, path, value):
+    """All extremes, the first time at a place of this kind of message; then the next few."""
+    listed = extremes(value)
+    place = (kind, field, *(step for step in path if not isinstance(step, int)), type(value))
+    TRIED[place] += 1
+    if TRIED[place] == 1:
+        return listed
+    begin = EACH * TRIED[place]
+    return [listed[number % len(listed)] for number in range(begin, begin + min(EACH, len(listed)))]
+
+
 def look(value, path):
     for step in path:
         value = unfold(value) if step is None else value[step]
@@ -119,7 +133,7 @@ class Probed:
         in_any = self._anything is not None and isinstance(open_question(envelope), Statistic | Open)
         for field in ("body", "template", "seen"):
             for path in find_numbers(whole.get(field)):
-                for extreme in extremes(look(whole[field], path)):
+                for extreme in find_untried(whole["kind"], field, path, look(whole[field], path)):
                     changed = {**whole, "id": self._name(), field: put(whole[field], path, extreme)}
                     probes = [self._prove(changed)]
                     if in_any and field != "seen":

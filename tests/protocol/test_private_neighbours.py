@@ -534,12 +534,12 @@ def test_every_kind_that_may_be_private_is_drawn_here():
 def test_most_of_what_is_drawn_is_looked_at_and_counted(kind):
     """So that the tests below are not about refusals."""
     dice, seen = Random(kind), []
-    for _ in range(80):
+    for _ in range(30):
         question = draw_checked(dice, kind)
         if question is not None:
             view = look(draw_rows(dice, 30), draw_schema(dice), cc.Policy())
             seen.append(isinstance(answer(view, question), np.ndarray))
-    assert len(seen) > 40
+    assert len(seen) > 15
     assert sum(seen) > len(seen) / 2
 
 

@@ -18,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import concilium as cc
+from cdm import HOSPITAL, SECTIONS, list_statements, write_cohort, write_duckdb
 from concilium.errors import RecordsError
 from concilium.records.columns import Coded, Numbers
 from concilium.records.query import read_as_labels
@@ -386,3 +388,28 @@ def test_a_table_cannot_pass_for_one_of_another_schema(filled: Server) -> None:
     finally:
         with psycopg.connect(filled.url()) as connection:
             connection.execute('DROP TABLE public."clinic.seen"')
+
+
+def test_a_cdm_in_a_schema_is_the_table_that_a_file_of_it_is(server: Server, tmp_path: Path) -> None:
+    write_duckdb(tmp_path / "x.duckdb", HOSPITAL)
+    with psycopg.connect(server.url()) as connection:
+        connection.execute("CREATE SCHEMA cdm")
+        for statement in list_statements(HOSPITAL, schema="cdm"):
+            connection.execute(statement)
+        connection.execute("CREATE ROLE reader LOGIN PASSWORD 'r'")
+        connection.execute("GRANT USAGE ON SCHEMA cdm TO reader")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA cdm TO reader")
+    sections = SECTIONS.replace("WAY", "")
+    ours = cc.Patients.read(write_cohort(tmp_path / "duckdb.toml", 'omop = "x.duckdb"', sections))
+    # A user who may read and nothing else: nothing is written, no table for a while either.
+    source = f'omop = "{server.url("reader", "r")}"\nschema = "cdm"'
+    path = write_cohort(tmp_path / "server.toml", source, sections)
+    theirs = cc.Patients.read(path)
+    assert theirs.digest == ours.digest
+    with psycopg.connect(server.url()) as connection:
+        connection.execute("REVOKE SELECT ON cdm.measurement FROM reader")
+    with pytest.raises(RecordsError, match="has no table 'measurement' that can be read"):
+        cc.Records.read(path)
+    write_cohort(path, source.replace('"cdm"', '"omop"'), sections)
+    with pytest.raises(RecordsError, match="there is no schema 'omop'; there are: cdm, "):
+        cc.Records.read(path)

@@ -127,15 +127,10 @@ def make_question(kind, steps, **more):
 def draw_private(question, moved, draws, circle=(3, 1)):
     """What the hospitals that do not collude release together, [draw, step], where one patient moved the sums so."""
     manifest = SimpleNamespace(participants=range(circle[0]), colluders=circle[1], largest=1 << 50)
-    context = SimpleNamespace(
-        memberships=SimpleNamespace(at=lambda study: SimpleNamespace(manifest=manifest))
-    )
     honest = circle[0] - circle[1]
     release, steps = find_release("private"), question.numbers
-    sums = [
-        release.protect(context, "study", question, np.zeros(draws * steps, dtype=np.int64))
-        for _ in range(honest)
-    ]
+    zeros = np.zeros(draws * steps, dtype=np.int64)
+    sums = [release.protect(question, zeros, manifest) for _ in range(honest)]
     return sum(sums).reshape(draws, steps) + moved
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
+from statsmodels.stats.oneway import anova_oneway
 
 import concilium as cc
 from concilium.errors import StudyError
+from concilium.protocol.attributes import Attribute
+from concilium.statistics.population_table import NumberRow, _standardise_shares, add_private_mean
 from statistics_hospitals import SCHEMA, draw_patients, open_house
 
 PATIENTS = draw_patients()
@@ -59,6 +63,81 @@ def test_correlations_missing_values_and_hospitals():
     assert pressure.heterogeneity == pytest.approx(max(0.0, (q - 2) / q), abs=1e-6)
 
 
+def test_means_are_compared_by_welch():
+    numbers = {one.name: one for one in fit().body.table.numbers}
+    died = PATIENTS.death == "yes"
+    test = stats.ttest_ind(PATIENTS.pressure[died], PATIENTS.pressure[~died], equal_var=False)
+    assert numbers["pressure"].p == pytest.approx(test.pvalue, rel=1e-6)
+    by_ward = cc.Describe("ward", attributes=["age", "pressure"]).fit(open_house(PATIENTS, SCHEMA))
+    groups = [part.dropna() for _, part in PATIENTS.groupby("ward").age]
+    among = anova_oneway(groups, use_var="unequal", welch_correction=True)
+    assert by_ward.body.table.numbers[0].p == pytest.approx(among.pvalue, rel=1e-6)
+
+
+def test_pairs_that_are_missing_together_and_categories_that_differ_between_hospitals():
+    frame = PATIENTS.copy()
+    east = frame.index[frame.hospital == "east"]
+    frame.loc[east[: len(east) // 2], "ward"] = "c"
+    model = fit(frame)
+    lacks = frame[ATTRIBUTES].isna().astype(int)
+    pairs = model.missing_together()
+    assert list(pairs.columns) == ["age", "ward"]
+    np.testing.assert_array_equal(pairs.values, (lacks.T @ lacks).loc[["age", "ward"], ["age", "ward"]])
+    assert f"missing together: age and ward ({pairs.loc['age', 'ward']})" in model.text()
+    ward = next(one for one in model.body.table.categories if one.name == "ward")
+    test = stats.chi2_contingency(pd.crosstab(frame.hospital, frame.ward), correction=False)
+    assert ward.heterogeneity == pytest.approx(1 - test.dof / test.statistic, rel=1e-6)
+    table = pd.crosstab(frame.hospital, frame.ward).values.astype(float)
+    n, total = table.sum(axis=1, keepdims=True), table.sum()
+    same = (table.sum(axis=0) ** 2).sum() / total
+    assert ward.between_hospitals == pytest.approx(((table**2 / n).sum() - same) / (total - same), rel=1e-6)
+    assert "differs between hospitals (I^2 above 75%): ward" in model.text()
+    np.testing.assert_allclose(model.correlations(), frame[["age", "pressure"]].corr(), rtol=1e-8)
+
+
+def test_a_table_of_categories_alone_tells_what_is_missing():
+    model = fit(attributes=["sex", "ward"])
+    assert sum(model.body.lacking) == len(PATIENTS)
+    assert model.body.together["ward"]["ward"] == int(PATIENTS.ward.isna().sum())
+
+
+def test_intervals_of_private_means_hold_the_truth():
+    """Means of the population that patients are drawn from; 200 draws of noise and patients, three epsilons."""
+    attribute, draw, held = Attribute("x", (0.0, 50.0, 100.0)), np.random.default_rng(2), []
+    for patients, noise in ((200, 8.0), (2000, 20.0), (2000, 150.0)):
+        for _ in range(70):
+            x = np.clip(draw.normal(40, 10, patients), 0, 100)
+            away = x / 100 - 0.5
+            told = np.array([[away.sum()], [2 * (away**2).sum()]]) + draw.normal(0, noise / 4, (2, 1))
+            counts = np.array([0.0, float(patients)]) + draw.normal(0, noise, 2)
+            row = NumberRow(
+                name="x",
+                patients=[],
+                missing=[counts[0]] * 2,
+                mean=[],
+                deviation=[],
+                mean_error=[],
+                quartiles=[],
+            )
+            row = add_private_mean(row, attribute, [counts[1]] * 2, told, (noise, noise / 4))
+            if row.mean[0] is not None:
+                held.append(abs(row.mean[0] - 40) < 1.96 * row.mean_error[0])
+                assert row.deviation[0] is None or 5 < row.deviation[0] < 20
+    assert len(held) > 150
+    assert np.mean(held) >= 0.92
+
+
+def test_noise_is_never_a_difference_between_classes():
+    draw, told = np.random.default_rng(3), []
+    for _ in range(200):
+        counts = np.array([[0, 0], [500, 500], [500, 500], [0, 0]]) + draw.normal(0, 15, (4, 2))
+        told.append(_standardise_shares(np.maximum(counts, 0), 15.0))
+    assert np.mean([one is None for one in told]) > 0.9
+    assert _standardise_shares(np.array([[700.0, 300.0], [300.0, 700.0]]), 15.0) == pytest.approx(
+        0.87, abs=0.01
+    )
+
+
 def test_a_table_of_each_hospital_is_for_exact_studies():
     model = fit(release="exact", by_hospital=True)
     for name, part in PATIENTS.groupby("hospital"):
@@ -74,7 +153,9 @@ def test_it_is_text_html_csv_and_a_frame():
     model = fit()
     assert "pressure, mean (sd)" in model.text()
     assert "<td>sex = m</td>" in model.to_html()
-    assert list(model.frame().columns) == ["", "death = no", "death = yes", "all", "difference", "p"]
+    assert list(model.frame().columns) == [
+        *["", "death = no", "death = yes", "all", "difference", "p", "I^2 (share)"]
+    ]
 
 
 def test_a_private_table_is_near_the_truth_within_its_errors():

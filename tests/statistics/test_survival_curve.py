@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import numpy as np
@@ -9,10 +10,10 @@ import pandas as pd
 import pytest
 from lifelines import KaplanMeierFitter
 from lifelines.statistics import multivariate_logrank_test
-from lifelines.utils import restricted_mean_survival_time
+from lifelines.utils import median_survival_times, restricted_mean_survival_time
 
 import concilium as cc
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, ModelError, StudyError
 from concilium.statistics.survival import estimate, make_curve
 from statistics_hospitals import SCHEMA, draw_patients, open_house
 
@@ -44,11 +45,53 @@ def test_curves_are_those_of_the_pooled_patients_at_every_event(release):
         np.testing.assert_allclose(low[told], ends[told, 0])
         np.testing.assert_allclose(high[told], ends[told, 1])
         assert model.medians_[curve.group][0] == pooled.median_survival_time_
+        ends = median_survival_times(pooled.confidence_interval_).values[0]
+        assert [math.inf if one is None else one for one in model.medians_[curve.group][1:]] == list(ends)
         mean = restricted_mean_survival_time(pooled, 365)
-        assert model.restricted_means_[curve.group] == pytest.approx(mean, rel=1e-9)
+        told = model.restricted_means_[curve.group]
+        assert told[0] == pytest.approx(mean, rel=1e-9)
+        assert (told[2] - told[1]) / 2 == pytest.approx(1.959964 * find_error(part, 365), rel=1e-6)
     test = multivariate_logrank_test(PATIENTS.days, PATIENTS.ward, PATIENTS.event == "yes")
     assert model.body.test.statistic == pytest.approx(test.test_statistic, rel=1e-8)
     assert model.body.test.p == pytest.approx(test.p_value, rel=1e-6)
+
+
+def find_error(patients, horizon):
+    """The standard error of a restricted mean: areas after each event, by Greenwood's terms."""
+    pooled = KaplanMeierFitter().fit(patients.days, patients.event == "yes")
+    variance = 0.0
+    for day in np.unique(patients.days[(patients.event == "yes") & (patients.days < horizon)]):
+        at_risk = (patients.days >= day).sum()
+        events = ((patients.days == day) & (patients.event == "yes")).sum()
+        area = restricted_mean_survival_time(pooled, horizon) - restricted_mean_survival_time(pooled, day)
+        variance += area**2 * events / (at_risk * (at_risk - events))
+    return math.sqrt(variance)
+
+
+def test_times_in_another_unit_and_outcomes_in_other_codes_are_found():
+    frame = PATIENTS.copy()
+    north = frame.hospital == "north"
+    frame["days"] = np.where(north, (frame.days / 30).round(1), frame.days)
+    schema = {"days": "number", "event": "code"}
+    for release in ("exact", "masked"):
+        warnings = fit(frame, schema, release=release, grid=[30.0, 90.0, 365.0]).card.warnings
+        assert any("is it in days at one and in months at another?" in one for one in warnings)
+    frame["event"] = np.where(north, frame.event.map({"yes": "1", "no": "0"}), frame.event)
+    for study in (
+        cc.SurvivalCurve("event", "days", "yes"),
+        cc.CoxRegression("event", "days", "yes"),
+        cc.Regression("event", positive="yes", attributes=["age"]),
+    ):
+        with pytest.raises(HouseError, match="north: no value of 'event' there is one that another hospital"):
+            study.fit(open_house(frame))
+
+
+def test_a_curve_tells_nothing_beyond_its_end():
+    model = fit(at=9999.0)
+    assert model.body.horizon == model.body.times[-1]
+    assert any("nobody is followed to days = 9999" in one for one in model.card.warnings)
+    with pytest.raises(ModelError, match="there is no risk by 9999"):
+        model.survival_at(9999)
 
 
 def test_a_group_without_a_curve_is_answered_about_all_patients_and_said_to_be():
@@ -76,6 +119,12 @@ def test_competing_events_take_patients_away():
     assert model.body.curves[0].incidence[300] == pytest.approx(by_day[last], rel=1e-10)
     assert model.predict_proba(frame[:1])[0, 1] == pytest.approx(by_day[last], rel=1e-10)
     assert "incidence at 300" in model.text()
+    # The picture and the mean are of the incidence, and not of a curve that censors competing ends.
+    assert list(model.pictures()) == ["incidence"]
+    steps = np.array([0.0, *model.body.curves[0].incidence[:300]])
+    assert model.restricted_means_["all patients"][0] == pytest.approx(300 - steps[1:].sum(), rel=1e-9)
+    _, low, high = model.survival_at(300)["all patients"]
+    assert low < 1 - by_day[last] < high
 
 
 def test_a_grid_cuts_times_and_says_so():
@@ -111,9 +160,18 @@ def test_a_coarse_grid_tells_the_risk_of_patients():
 
 
 def test_pictures_have_numbers_at_risk():
-    picture = fit(by="ward").pictures()["survival"]
+    model = fit(by="ward")
+    picture = model.pictures()["survival"]
     assert "at risk" in picture
     assert picture.count("<polygon") == 3
+    rows = list(csv.DictReader(model.to_csv().splitlines()))
+    assert len(rows) == 4 * len(model.body.times)
+    assert {one["group"] for one in rows} == {"all patients", "ward = a", "ward = b", "ward = c"}
+    assert float(rows[100]["survival"]) == model.body.curves[0].survival[100]
+    # Wide cells: at risk when a cell begins, and not when the one before it did.
+    cut = fit(grid=[200.0, 400.0, 600.0]).pictures()["survival"]
+    assert f">{(PATIENTS.days >= 200).sum()}<" in cut
+    assert f">{(PATIENTS.days >= 400).sum()}<" in cut
 
 
 def test_bad_input_ends_in_a_sentence():

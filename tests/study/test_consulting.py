@@ -170,7 +170,11 @@ def test_another_method_or_a_fixed_month_is_no_standing_consultation(tmp_path):
             r"north, south, east, west did not agree .*concilium studies agree LEDGER .*ask again when they have",
         ),
         (("", ""), '[houses]\nother = "{other}"\n', "north will refuse: .*nothing was asked"),
-        (('records = "north.csv"', 'records = "gone.csv"'), "", "there is no file .*gone.csv"),
+        (
+            ('records = "north.csv"', 'records = "gone.csv"'),
+            "",
+            "site 'north': there is no file .*gone.csv: correct 'records', or take",
+        ),
     ],
     ids=["ended", "spent", "outcome", "left", "gone"],
 )

@@ -117,8 +117,27 @@ class Scorer:
         total = float(self.model.get("initialScore"))
         for characteristic in self.model.iter(NS + "Characteristic"):
             holds = (one for one in characteristic.findall(NS + "Attribute") if self.holds(one[0], values))
-            total += float(next(holds).get("partialScore"))
+            found = next(holds)
+            worked_out = found.find(NS + "ComplexPartialScore")
+            total += (
+                float(found.get("partialScore"))
+                if worked_out is None
+                else self.work_out(worked_out[0], values)
+            )
         return total
+
+    def work_out(self, expression, values):
+        """The number that an expression stands for."""
+        kind = expression.tag.removeprefix(NS)
+        if kind == "Constant":
+            return float(expression.text)
+        if kind == "FieldRef":
+            return float(values[expression.get("field")])
+        parts = [self.work_out(part, values) for part in expression]
+        if expression.get("function") in ("min", "max"):
+            return {"min": min, "max": max}[expression.get("function")](parts)
+        one, other = parts
+        return {"*": one * other, "-": one - other}[expression.get("function")]
 
     def next(self, node, values):
         """The first child whose predicate is true; a comparison with a missing value is not (strategy `none`)."""
@@ -167,6 +186,7 @@ class Scorer:
             other = float(other)
         return {
             "equal": lambda: value == other,
+            "notEqual": lambda: value != other,
             "lessThan": lambda: value < other,
             "greaterOrEqual": lambda: value >= other,
         }[operator]()

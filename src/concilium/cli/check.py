@@ -23,7 +23,8 @@ def check(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A study file (TOML), to check the tables of its sites; or a table, with the options below.",
+            help="A study file (TOML), to check the tables of its sites; or a table or a cohort file, with the options "
+            "below.",
         ),
     ],
     site: Annotated[str | None, typer.Option(help="Of a study file, this site alone.")] = None,
@@ -50,8 +51,10 @@ def check(
       concilium check study.toml --site north --out north.html
       concilium check north.csv --dictionary heart.toml --map north.map.toml --policy north.toml
     """
+    from concilium.records.cohort_file import names_cohort
+
     options = [dictionary, map_file, policy, query, target, table]
-    if source.lower().endswith(".toml"):
+    if source.lower().endswith(".toml") and not names_cohort(source):
         from concilium.study import Study
         from concilium.study.running import check_study
 
@@ -154,6 +157,8 @@ def dictionary(
     """
     from concilium.errors import StudyError
     from concilium.protocol.schema import say_left_out
+    from concilium.records.cohort_dictionary import complete_draft
+    from concilium.records.cohort_file import CohortFile, is_cohort_file
     from concilium.records.drafting import draft_dictionary
     from concilium.records.table import Records
     from concilium.records.table_map import TableMap
@@ -169,6 +174,8 @@ def dictionary(
         for name, source, own in zip(_name_sources(records), records, maps, strict=True)
     }
     draft = draft_dictionary(tables)
+    for source in filter(is_cohort_file, records):
+        draft = complete_draft(draft, CohortFile.read(source))
     text = draft.to_toml(list(tables))
     if out is None:
         say(text.rstrip())

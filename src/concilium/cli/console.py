@@ -52,6 +52,14 @@ def open_console(
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy of yours has TLS and forwards to this port.")
     ] = False,
+    kit: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Your kit of a network: studies without records run across it."),
+    ] = None,
+    openid: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="For OpenID Connect; FOLDER/.console/openid.toml without."),
+    ] = None,
 ) -> None:
     """Serve the models, studies and ledgers of a folder as pages. Without users, for one person on this machine.
 
@@ -73,6 +81,8 @@ def open_console(
         users=users,
         tls=tls,
         behind_proxy=behind_proxy,
+        kit=kit,
+        openid=openid,
     )
 
 

@@ -26,8 +26,8 @@ def consult(
         list[str],
         typer.Argument(
             metavar="PATIENT",
-            help="A JSON file, a table with one row per patient (csv, parquet), - for standard input, "
-            "or attribute=value pairs.",
+            help="A JSON file (a FHIR Bundle too), a table with one row per patient (csv, parquet), - for standard "
+            "input, or attribute=value pairs.",
         ),
     ],
     anyway: Annotated[
@@ -42,6 +42,17 @@ def consult(
             "and windows. Shapes: the place on each curve.",
         ),
     ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="Of a FHIR Bundle: a dictionary that adds codes of attributes to the model's own.",
+        ),
+    ] = None,
+    oldest: Annotated[
+        int, typer.Option(metavar="DAYS", min=0, help="Of a FHIR Bundle, how old an observation may be.")
+    ] = 365,
 ) -> None:
     """Predict for one or more patients, with an interval and the reasons.
 
@@ -53,20 +64,24 @@ def consult(
       concilium consult results/model.json age=63 sex=f "blood pressure=high"
       concilium consult results/model.json HR=88,95,102 Temp=37.9,38.4,38.8
       cat patient.json | concilium consult results/model.json - --json
+      concilium consult results/model.json bundle.json --map heart.toml
     """
     import msgspec
 
+    from concilium.consult.fhir_values import add_sources
     from concilium.models.model_file import load
     from concilium.records.query import Query
 
     method = load(model)
     patients = read_patients(patient, courses=method.reads_courses)
-    if any("resourceType" in one for one in patients):
-        raise ModelError(
-            "this is a FHIR resource: `concilium ask` reads one; here give attribute=value, or JSON"
-        )
+    sources: list[list[str]] = [[] for _ in patients]
+    if mapping is not None or any("resourceType" in one for one in patients):
+        patients, sources = _read_bundles(method, patients, mapping, oldest)
     _refuse_misspelt(patients, {*method.attributes_, *Query.parse(method.query).attributes})
-    explanations = [method.explain(row, anyway=anyway) for row in patients]
+    explanations = [
+        add_sources(method.explain(row, anyway=anyway), said)
+        for row, said in zip(patients, sources, strict=True)
+    ]
     if picture is not None:
         _draw(method, patients, explanations, picture)
     if as_json:
@@ -77,6 +92,22 @@ def consult(
         if len(explanations) > 1:
             say(("" if number == 1 else "\n") + f"patient {number}")
         say(str(explanation))
+
+
+def _read_bundles(
+    method: Any, patients: list[Patient], mapping: Path | None, oldest: int
+) -> tuple[list[Patient], list[list[str]]]:
+    """Patients of FHIR bundles as the model takes them, and of each what was read and what is missing."""
+    from concilium.consult.fhir_values import find_mapping, read_patient_bundle
+    from concilium.protocol.terms import today
+
+    if not all("resourceType" in one for one in patients):
+        raise ModelError(
+            "--map is for a FHIR Bundle, and this patient is none: give a Bundle, or leave it out"
+        )
+    entries = find_mapping(method, mapping)
+    read = [read_patient_bundle(method, one, entries, today(), oldest) for one in patients]
+    return [dict(one.values) for one in read], [one.say() for one in read]
 
 
 def _draw(method: Any, patients: list[Patient], explanations: list[Explanation], place: Path) -> None:

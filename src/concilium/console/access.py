@@ -25,6 +25,8 @@ from concilium.errors import ConciliumError, MissingExtra
 if TYPE_CHECKING:
     from argon2 import PasswordHasher
 
+    from concilium.console.openid import OpenidLogin
+
 ROLES = ("viewer", "clinician", "steward", "scientist")
 """viewer: models and reports. clinician: and answers about patients. steward: and studies, ledgers, policies.
 scientist: and checking and planning studies. Each sees what a viewer sees."""
@@ -47,6 +49,7 @@ class ConsoleSession:
 
     user: str
     roles: frozenset[str]
+    is_openid: bool = False
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     begun: float = field(default_factory=time.monotonic)
     seen: float = field(default_factory=time.monotonic)
@@ -135,20 +138,26 @@ def _make_hasher() -> PasswordHasher:
 class Access:
     """Sessions by their cookies, in memory: they end when the console does.
 
-    With `users`, people log in by name and password; without, one person opens the address with its token, once.
+    With `users`, people log in by name and password; with `openid`, at a provider; without either, one person opens the
+    address with its token, once.
     """
 
-    def __init__(self, users: UserBook | None) -> None:
+    def __init__(self, users: UserBook | None, openid: OpenidLogin | None = None) -> None:
         try:
             from itsdangerous import TimestampSigner
         except ImportError:
             raise MissingExtra("web", "the console") from None
-        self.users = users
-        self.token = secrets.token_urlsafe(32) if users is None else ""
+        self.users, self.openid = users, openid
+        self.token = "" if self.has_users else secrets.token_urlsafe(32)
         self._signer = TimestampSigner(secrets.token_bytes(32), salt="concilium.console")
         self._sessions: dict[str, ConsoleSession] = {}
         self._guesses: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
+
+    @property
+    def has_users(self) -> bool:
+        """Whether people log in by name, here or at a provider."""
+        return self.users is not None or self.openid is not None
 
     def open_by_token(self, token: str) -> str:
         """A cookie for who has the address that the terminal shows; it opens once."""
@@ -177,6 +186,18 @@ class Access:
             for key in keys:
                 self._guesses.pop(key, None)
         return self._begin(ConsoleSession(name.strip(), roles))
+
+    def come_back(self, state: str, code: str, browser: str, peer: str) -> tuple[str, str]:
+        """A cookie for who logged in at the provider, and their name; AccessError where the answer does not fit."""
+        if self.openid is None:
+            raise AccessError("This console has no other place to log in.")
+        keys = (f"openid {peer}",)
+        if wait := self._count_guess(keys):
+            raise AccessError(f"Too many log-ins failed. Wait {wait} seconds and try again.")
+        name, roles = self.openid.finish(state, code, browser)
+        with self._lock:
+            self._guesses.pop(keys[0], None)
+        return self._begin(ConsoleSession(name, roles, is_openid=True)), name
 
     def _count_guess(self, keys: tuple[str, ...]) -> int:
         """Count an attempt; for how many seconds there may be no more, 0 where this one is allowed."""
@@ -220,7 +241,7 @@ class Access:
             session = self._sessions.get(name or "")
         if session is None:
             return None
-        if self.users is not None:
+        if self.users is not None and not session.is_openid:
             user: Mapping[str, object] = self.users.read().get(session.user, {})
             if frozenset(map(str, user.get("roles", ()))) != session.roles:  # type: ignore[call-overload]
                 self.end(cookie)

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from concilium.console.results_folder import FileCache, FoundFiles
+from concilium.console.results_folder import MOST_FILES, FileCache, FoundFiles
 from concilium.consult.consent import StudyOverview, describe_cost, list_studies, say_amount
 from concilium.errors import ConciliumError, MaskError
 from concilium.ledger.budgets import Balance
@@ -41,11 +42,11 @@ class LedgerOverview:
     def waiting(self) -> list[StudyOverview]:
         return [one for one in self.studies if one.status == "waiting"]
 
-    @property
+    @cached_property
     def spent(self) -> str:
         return say_amount(self.balance.spent, self.balance)
 
-    @property
+    @cached_property
     def left(self) -> str:
         return "unlimited" if self.balance.left is None else say_amount(self.balance.left, self.balance)
 
@@ -62,7 +63,8 @@ class LedgerViews:
 
     def __init__(self) -> None:
         self._kept: dict[Path, tuple[tuple[object, ...], LedgerOverview]] = {}
-        self._policies = FileCache(find_policies, 200)
+        self._policies = FileCache(find_policies, MOST_FILES)
+        self._named: tuple[FoundFiles, dict[Path, Path]] | None = None
 
     def look(self, ledger: Path, found: FoundFiles) -> LedgerOverview:
         policy = self.find_policy(ledger, found)
@@ -76,11 +78,15 @@ class LedgerViews:
 
     def find_policy(self, ledger: Path, found: FoundFiles) -> Path | None:
         """The policy that a study file of the folder names beside this ledger."""
-        for study in found.studies.values():
-            policy = self._policies.get(study).get(ledger)
-            if policy in found.policies.values():
-                return policy
-        return None
+        known = self._named
+        if known is None or known[0] is not found:
+            there, named = set(found.policies.values()), dict[Path, Path]()
+            for study in found.studies.values():
+                for one, policy in self._policies.get(study).items():
+                    if policy in there:
+                        named.setdefault(one, policy)
+            self._named = known = found, named
+        return known[1].get(ledger)
 
 
 def _state(path: Path) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from concilium.trees.body import TreeBody, class_shares
 from concilium.trees.settling import find_path
 
 WIDTH, ROW, NAMES, BAR = 620, 34, 300, 230
+SCALE = 330  # as wide as a phone
 MOST_REASONS = 12
 MOST_LETTERS = 46
 MOST_NODES = 600
@@ -115,9 +116,11 @@ def draw_risk(explanation: Explanation) -> str:
         return ""
 
     def place(share: float) -> float:
-        return 20 + 580 * min(max(share, 0.0), 1.0)
+        return 20 + (SCALE - 40) * min(max(share, 0.0), 1.0)
 
-    parts = [f'<rect x="20" y="26" width="580" height="10" rx="5" fill="{RULE}" fill-opacity="0.35"/>']
+    parts = [
+        f'<rect x="20" y="26" width="{SCALE - 40}" height="10" rx="5" fill="{RULE}" fill-opacity="0.35"/>'
+    ]
     if explanation.interval is not None:
         low, high = map(place, explanation.interval)
         parts.append(
@@ -131,7 +134,7 @@ def draw_risk(explanation: Explanation) -> str:
         parts.append(
             f'<line x1="{x:.1f}" y1="18" x2="{x:.1f}" y2="44" stroke="{SOFT}" stroke-width="2" stroke-dasharray="4 3"/>'
         )
-        anchor = "start" if base < 0.15 else "end" if base > 0.85 else "middle"
+        anchor = "start" if base < 0.25 else "end" if base > 0.75 else "middle"
         parts.append(
             f'<text x="{x:.1f}" y="13" text-anchor="{anchor}" fill="{SOFT}">all patients of the model</text>'
         )
@@ -141,7 +144,7 @@ def draw_risk(explanation: Explanation) -> str:
             f'<text x="{place(share):.1f}" y="58" text-anchor="middle" fill="{SOFT}">{share:.0%}</text>'
         )
     title = "The predicted probability on a scale; the band is its 95 % interval"
-    return draw_frame(title, parts, WIDTH, 66)
+    return draw_frame(title, parts, SCALE, 66)
 
 
 def draw_reasons(reasons: Sequence[Reason], predicted: str, raised: str) -> str:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from concilium.console.gateway_log import OTHER, find_decision
 from concilium.errors import ConciliumError, StudyError
 
 MODEL, METRICS, REPORT, CARD = "model.json", "metrics.json", "report.html", "card.json"
-DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg")
+DOWNLOADS = (MODEL, METRICS, CARD, REPORT, "terms.json", "tree.svg", "table.csv")
 """All that can be fetched of a folder of results."""
+SUFFIXES = (".ledger", ".toml", ".html", ".log")
 MOST_FILES = 20_000
 SECONDS_FRESH = 1.0
 MODELS_KEPT = 16
@@ -36,6 +38,7 @@ class FoundModel:
     folder: Path
     title: str
     method: str
+    release: str
     target: str
     patients: int | None
     auc: float | None
@@ -50,9 +53,13 @@ class FoundModel:
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """What lies in a folder, each by its key: the path below the folder."""
+    """What lies in a folder, each by its key: the path below the folder. `comparisons` are folders of results of
+    several methods, `sharings` pages of shared codes (shared.html beside its shared.json), `logs` logs of gateways."""
 
     models: dict[str, FoundModel]
+    comparisons: dict[str, Path]
+    sharings: dict[str, Path]
+    logs: dict[str, Path]
     studies: dict[str, Path]
     ledgers: dict[str, Path]
     policies: dict[str, Path]
@@ -99,6 +106,9 @@ class ResultsFolder:
         self._described = FileCache(self._describe_model, MOST_FILES)
         self._models: FileCache[Any] = FileCache(_open_model, MODELS_KEPT)
         self._kinds = FileCache(_find_kind, MOST_FILES)
+        self._compares = FileCache(_compares, MOST_FILES)
+        self._shares = FileCache(_shares, MOST_FILES)
+        self._decides = FileCache(_decides, MOST_FILES)
 
     def find(self) -> FoundFiles:
         with self._lock:
@@ -107,39 +117,65 @@ class ResultsFolder:
                 self._until = time.monotonic() + SECONDS_FRESH
             return self._found
 
+    def forget(self) -> None:
+        """Look again at once: something was written."""
+        with self._lock:
+            self._until = 0.0
+
     def open_model(self, found: FoundModel) -> Any:
         """The model, ready to answer; kept while its file stays as it is."""
         return self._models.get(found.path)
 
     def _look(self) -> FoundFiles:
         models: dict[str, FoundModel] = {}
+        comparisons: dict[str, Path] = {}
+        sharings: dict[str, Path] = {}
+        logs: dict[str, Path] = {}
         by_kind: dict[str, dict[str, Path]] = {"study": {}, "policy": {}, "ledger": {}}
         for path in sorted(self._walk()):
-            key = path.relative_to(self.path).as_posix()
+            key = str(path)[len(str(self.path)) + 1 :]
             if path.name == MODEL:
                 found = self._described.get(path)
                 models[found.key] = found
+            elif path.name == METRICS:
+                if self._compares.get(path):
+                    comparisons[path.parent.relative_to(self.path).as_posix()] = path.parent
+            elif path.suffix == ".html":
+                beside = path.with_suffix(".json")
+                if path.name != REPORT and beside.is_file() and self._shares.get(beside):
+                    sharings[key] = path
+            elif path.suffix == ".log":
+                if self._decides.get(path):
+                    logs[key] = path
             elif path.suffix == ".ledger":
                 by_kind["ledger"][key] = path
             elif path.suffix == ".toml" and (kind := self._kinds.get(path)):
                 by_kind[kind][key] = path
-        return FoundFiles(models, by_kind["study"], by_kind["ledger"], by_kind["policy"])
+        return FoundFiles(
+            models, comparisons, sharings, logs, by_kind["study"], by_kind["ledger"], by_kind["policy"]
+        )
 
     def _walk(self) -> Iterator[Path]:
         """All regular files that may be shown, hidden folders left out; as many as can be looked through."""
-        seen = 0
-        for folder, inner, names in os.walk(self.path):
-            inner[:] = sorted(name for name in inner if not name.startswith("."))
-            for name in sorted(names):
+        seen, folders = 0, [str(self.path)]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as listed:
+                    entries = sorted(listed, key=lambda entry: entry.name)
+            except OSError:
+                continue
+            for entry in entries:
                 seen += 1
                 if seen > MOST_FILES:
                     return
-                path = Path(folder) / name
-                if path.suffix in (".ledger", ".toml") or name == MODEL:
-                    if path.is_symlink() and not path.resolve().is_relative_to(self.path):
+                if entry.is_dir(follow_symlinks=False):
+                    if not entry.name.startswith("."):
+                        folders.append(entry.path)
+                elif entry.name.endswith(SUFFIXES) or entry.name in (MODEL, METRICS):
+                    if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(self.path):
                         continue
-                    if path.is_file():
-                        yield path
+                    if entry.is_file():
+                        yield Path(entry.path)
 
     def _describe_model(self, path: Path) -> FoundModel:
         """What the files beside a model say of it; a problem instead where one of them cannot be read."""
@@ -157,6 +193,7 @@ class ResultsFolder:
             folder=folder,
             title=str(metrics.get("study") or key),
             method=str(metrics.get("method") or card.get("method") or ""),
+            release=str(card.get("release") or ""),
             target=str(metrics.get("target") or ""),
             patients=sum(patients) if patients and all(isinstance(one, int) for one in patients) else None,
             auc=float(auc) if isinstance(auc, int | float) else None,
@@ -201,9 +238,30 @@ def _find_kind(path: Path) -> str:
     return "policy" if set(document) & {"release", "houses", "agree", "constraints", "budget"} else ""
 
 
-def read_figures(found: FoundModel) -> dict[str, Any]:
-    """metrics.json as it stands; empty where there is none."""
-    return _read_json(found.folder / METRICS)[0]
+def _compares(path: Path) -> bool:
+    """Whether figures are those of several methods."""
+    return isinstance(_read_json(path)[0].get("methods"), dict)
+
+
+def _shares(path: Path) -> bool:
+    """Whether a file says how codes were drawn that were shared."""
+    return {"study", "design", "file"} <= set(_read_json(path)[0])
+
+
+def _decides(path: Path) -> bool:
+    """Whether a log is a gateway's."""
+    with path.open("rb") as file:
+        lines = file.read(16 * 1024).decode("utf-8", "replace").splitlines()
+    return any((one := find_decision(line)) is not None and one.outcome != OTHER for line in lines)
+
+
+_FIGURES = FileCache(lambda path: _read_json(path)[0], 1000)
+
+
+def read_figures(found: FoundModel | Path) -> dict[str, Any]:
+    """metrics.json of a folder of results as it stands; empty where there is none."""
+    path = (found if isinstance(found, Path) else found.folder) / METRICS
+    return _FIGURES.get(path) if path.is_file() else {}
 
 
 def find_download(found: FoundModel, name: str) -> Path:

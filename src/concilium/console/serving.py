@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from concilium.console.access import Access, UserBook
 from concilium.console.audit_trail import AuditTrail
 from concilium.console.gateway import listen, make_server, write_address
 from concilium.console.guard import GuardedApp
-from concilium.console.results_folder import ResultsFolder
+from concilium.console.results_folder import FileCache, ResultsFolder, read_figures
+from concilium.console.study_form import read_study_form
 from concilium.errors import ConciliumError, MissingExtra
+
+if TYPE_CHECKING:
+    from concilium.console.ledger_view import LedgerViews
+    from concilium.console.openid import OpenidLogin
+    from concilium.console.scientist_pages import CheckedStudy
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PRIVATE = ".console"
-USERS, TRAIL = "users.json", "audit.jsonl"
+USERS, TRAIL, OPENID = "users.json", "audit.jsonl", "openid.toml"
 """What the console keeps of its own, in a hidden folder of the results: who may log in, and who did what."""
 
-PAGES = (("/steward", "Studies", ("steward",)), ("/scientist", "Study files", ("scientist",)))
+PAGES = (
+    ("/compare", "Compare", ()),
+    ("/steward", "Studies", ("steward",)),
+    ("/scientist", "Study files", ("scientist",)),
+)
 
 
 class ConsoleError(ConciliumError):
@@ -50,22 +62,65 @@ def make_console(
     secure: bool = False,
     behind_proxy: bool = False,
     host: str = "",
+    kit: Path | None = None,
+    openid: Path | None = None,
+    warm: bool = False,
 ) -> tuple[GuardedApp, Access]:
-    """The console of a folder as an application, and its access (whose `token` opens it where it has no users)."""
+    """The console of a folder as an application, and its access (whose `token` opens it where it has no users). With
+    `warm` it looks at all of the folder in the background, so that the first visitor need not wait for that."""
     try:
-        from concilium.console import scientist_pages, steward_pages
+        from concilium.console import results_pages, scientist_pages, steward_pages
+        from concilium.console.ledger_view import LedgerViews
+        from concilium.console.study_runs import StudyRuns
         from concilium.console.web import ConsoleState, make_app
     except ImportError:
         raise MissingExtra("web", "the console") from None
     found = ResultsFolder(folder)
     book = find_users(folder, users)
-    access = Access(book)
+    access = Access(book, find_openid(folder, openid))
     state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
-    inside = None if book is None else found.path
-    pages = make_app(state, [steward_pages.make_router(), scientist_pages.make_router(inside)], PAGES)
+    inside = found.path if access.has_users else None
+    views, studies = LedgerViews(), scientist_pages.open_studies(inside, kit)
+    routers = [
+        results_pages.make_router(),
+        steward_pages.make_router(views, inside),
+        scientist_pages.make_router(inside, StudyRuns(found.path), studies, kit),
+    ]
+    if warm:
+        threading.Thread(
+            target=_look_ahead, args=(found, views, studies), name="looking ahead", daemon=True
+        ).start()
+    pages = make_app(state, routers, PAGES)
     return GuardedApp(pages, hosts=names, secure=secure), access
+
+
+def _look_ahead(folder: ResultsFolder, views: LedgerViews, studies: FileCache[CheckedStudy]) -> None:
+    """Look at all ledgers and study files of a folder, and load what pages need."""
+    found = folder.find()
+    for ledger in found.ledgers.values():
+        with contextlib.suppress(ConciliumError):
+            view = views.look(ledger, found)
+            _ = view.spent, view.left  # which take longer than the rest
+    for study in found.studies.values():
+        with contextlib.suppress(ConciliumError):
+            studies.get(study)
+    for model in found.models.values():
+        read_figures(model)
+    read_study_form("")
+
+
+def find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
+    """How people log in at a provider: of a file that is named, or of the one in the folder, if it is there."""
+    if openid is not None and not openid.is_file():
+        raise ConsoleError(f"{openid}: is not a file")
+    place = openid or folder / PRIVATE / OPENID
+    if not place.exists():
+        return None
+    from concilium.console.openid import OpenidLogin as Login
+
+    return Login(place)
 
 
 def find_users(folder: Path, users: Path | None) -> UserBook | None:
@@ -85,11 +140,21 @@ def serve_console(
     users: Path | None = None,
     tls: tuple[Path, Path] | None = None,
     behind_proxy: bool = False,
+    kit: Path | None = None,
+    openid: Path | None = None,
 ) -> None:
     """Listen until interrupted; `announce` gets the address to open."""
-    check_place(host, tls, behind_proxy, find_users(folder, users) is not None)
+    has_users = find_users(folder, users) is not None or find_openid(folder, openid) is not None
+    check_place(host, tls, behind_proxy, has_users)
     app, access = make_console(
-        folder, users=users, secure=tls is not None or behind_proxy, behind_proxy=behind_proxy, host=host
+        folder,
+        users=users,
+        secure=tls is not None or behind_proxy,
+        behind_proxy=behind_proxy,
+        host=host,
+        kit=kit,
+        openid=openid,
+        warm=True,
     )
     settings = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
     server = make_server(app, app.connections, "the console", **settings)

@@ -1,16 +1,24 @@
-"""The steward's pages: what is proposed to each hospital of the folder, the decision on it, the ledger, the policy."""
+"""The steward's pages: what is proposed to each hospital of the folder, the decision on it, the ledger, the policy to
+try and to change, sharings of codes to sign, what gateways decided."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import FileResponse, RedirectResponse
 
 from concilium.cli.agreement_words import describe_agree
 from concilium.console.access import ConsoleSession
+from concilium.console.gateway_log import read_decisions
+from concilium.console.guard import POLICY, REPORT_POLICY
 from concilium.console.ledger_view import LedgerOverview, LedgerViews, read_policy, read_public
+from concilium.console.policy_trial import pair_lines, try_text
+from concilium.console.saved_text import SavedMeanwhile, digest_text, read_text, save_text
+from concilium.console.signed_sharing import look_at_sharing, sign_sharing
 from concilium.console.web import (
     ConsoleState,
     Fields,
@@ -20,18 +28,19 @@ from concilium.console.web import (
     require,
 )
 from concilium.consult.consent import decide_on_study, describe_study, find_study, say_title
-from concilium.errors import ConciliumError, LedgerError, MaskError
+from concilium.errors import ConciliumError, LedgerError, MaskError, PolicyError
 from concilium.ledger.ledger import Ledger
-from concilium.policy.policy import read_rules
+from concilium.policy.policy import Policy
 from concilium.privacy.identity import Identity
 
 ROWS = 100
+MOST_TEXT = 200_000
 STATUSES = {"agree": "agreed", "refuse": "refused", "end": "ended"}
 Steward = Annotated[ConsoleSession, Depends(require("steward"))]
 
 
-def make_router() -> APIRouter:
-    views = LedgerViews()
+def make_router(views: LedgerViews, inside: Path | None = None) -> APIRouter:
+    """The pages; `inside` is where the files of policies must lie, None for the one person of this machine."""
     router = APIRouter()
 
     @router.get("/steward")
@@ -43,7 +52,14 @@ def make_router() -> APIRouter:
                 rows.append((key, views.look(path, found), ""))
             except ConciliumError as error:
                 rows.append((key, None, _without_path(error, path, key)))
-        return render(request, "ledgers", session=session, rows=rows)
+        return render(
+            request,
+            "ledgers",
+            session=session,
+            rows=rows,
+            sharings=list(found.sharings),
+            logs=list(found.logs),
+        )
 
     @router.get("/steward/study/{study}/{key:path}")
     def show_study(request: Request, state: State, session: Steward, study: str, key: str) -> Response:
@@ -58,7 +74,7 @@ def make_router() -> APIRouter:
         status = STATUSES.get(fields.get("decision", ""))
         if status is None:
             raise PageError(400, "This form says no decision.")
-        who = session.user if state.access.users is not None else fields.get("who", "")
+        who = session.user if state.access.has_users else fields.get("who", "")
         about = f"{key} {study[:12]}"
         try:
             decide_in(path, study, status, who, fields.get("why", ""))
@@ -105,7 +121,7 @@ def make_router() -> APIRouter:
             problem=problem,
             unreadable=unreadable,
             given=given or {},
-            asks_name=state.access.users is None,
+            asks_name=not state.access.has_users,
         )
 
     @router.get("/steward/ledger/{key:path}")
@@ -127,20 +143,129 @@ def make_router() -> APIRouter:
 
     @router.get("/steward/policy/{key:path}")
     def show_policy(request: Request, state: State, session: Steward, key: str) -> Response:
-        path = _find_ledger(state, key)
-        place = views.find_policy(path, state.folder.find())
+        place = find_policy(state, key)
+        state.trail.enter(session.user, "open policy", key)
+        text = read_text(place)
+        return _show_policy(request, session, key, place, text, digest=digest_text(text))
+
+    @router.post("/steward/policy/{key:path}")
+    def change_policy(request: Request, state: State, session: Steward, fields: Fields, key: str) -> Response:
+        place = find_policy(state, key)
+        text = fields.get("text", "").replace("\r\n", "\n")
+        record = fields.get("record", "")
+        if fields.get("do") != "save":
+            return _show_policy(request, session, key, place, text, record, digest=fields.get("digest", ""))
+        try:
+            save_policy(place, text, fields.get("digest", ""), inside)
+        except (PolicyError, SavedMeanwhile) as error:
+            state.trail.enter(session.user, "save policy", key, "refused")
+            status = 409 if isinstance(error, SavedMeanwhile) else 422
+            said = _without_path(error, place, place.name)
+            digest = fields.get("digest", "")
+            return _show_policy(request, session, key, place, text, record, digest, said, status)
+        state.trail.enter(session.user, "save policy", key, f"saved {digest_text(text)[:12]}")
+        state.folder.forget()
+        return RedirectResponse(f"{request.url.path}?saved=1", 303)
+
+    def find_policy(state: ConsoleState, key: str) -> Path:
+        place = views.find_policy(_find_ledger(state, key), state.folder.find())
         if place is None:
             raise PageError(404, "No study file of this folder names a policy beside this ledger.")
-        state.trail.enter(session.user, "open policy", key)
-        problem, agreeing = "", []
+        return place
+
+    def _show_policy(
+        request: Request,
+        session: ConsoleSession,
+        key: str,
+        place: Path,
+        text: str,
+        record: str = "",
+        digest: str = "",
+        problem: str = "",
+        status: int = 200,
+    ) -> Response:
+        """A policy's text, what it agrees to, and what it does to a record that was entered."""
+        agreeing, outcomes, wrong = [], [], ""
         try:
-            agreeing = describe_agree(read_rules(place))
+            _refuse_outside(place, text, inside)
+            rules = Policy.read(place, text=text)
+            agreeing = describe_agree(rules)
         except ConciliumError as error:
-            problem = _without_path(error, place, place.name)
-        text = place.read_text(encoding="utf-8", errors="replace")
+            wrong = f"This policy does not parse: {_without_path(error, place, place.name)}"
+        try:
+            if record.strip() and not wrong:
+                outcomes = [(one, pair_lines(one)) for one in try_text(rules, record)]
+        except ConciliumError as error:
+            wrong = f"It was not tried: {_without_path(error, place, place.name)}"
         return render(
-            request, "policy", session=session, key=key, text=text, agreeing=agreeing, problem=problem
+            request,
+            "policy",
+            status=422 if wrong and status == 200 and request.method == "POST" else status,
+            session=session,
+            key=key,
+            name=place.name,
+            text=text,
+            record=record,
+            digest=digest,
+            agreeing=agreeing,
+            outcomes=outcomes,
+            problem=problem or wrong,
+            saved="saved" in request.query_params,
         )
+
+    @router.get("/steward/sharing/{key:path}")
+    def show_sharing(request: Request, state: State, session: Steward, key: str) -> Response:
+        state.trail.enter(session.user, "open sharing", key)
+        return _render_sharing(request, state, session, key)
+
+    @router.get("/steward/sharing-page/{key:path}")
+    def show_sharing_page(state: State, session: Steward, key: str) -> Response:
+        policy = REPORT_POLICY.replace("frame-ancestors 'none'", "frame-ancestors 'self'")
+        headers = {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
+        return FileResponse(_find_sharing(state, key), media_type="text/html", headers=headers)
+
+    @router.post("/steward/sharing/{key:path}")
+    def sign(request: Request, state: State, session: Steward, fields: Fields, key: str) -> Response:
+        view = look_at_sharing(_find_sharing(state, key), state.folder.find().ledgers)
+        who = session.user if state.access.has_users else fields.get("who", "")
+        try:
+            sign_sharing(view, fields.get("decision", ""), who, fields.get("why", ""))
+        except ConciliumError as error:
+            state.trail.enter(session.user, "sign sharing", key, "refused")
+            return _render_sharing(request, state, session, key, _without_path(error, view.page, key), fields)
+        state.trail.enter(session.user, "sign sharing", key, fields["decision"])
+        return RedirectResponse(request.url.path, 303)
+
+    def _render_sharing(
+        request: Request,
+        state: ConsoleState,
+        session: ConsoleSession,
+        key: str,
+        problem: str = "",
+        given: Mapping[str, str] | None = None,
+    ) -> Response:
+        view = look_at_sharing(_find_sharing(state, key), state.folder.find().ledgers)
+        reply = render(
+            request,
+            "sharing",
+            status=422 if problem else 200,
+            session=session,
+            key=key,
+            view=view,
+            problem=problem,
+            given=given or {},
+            asks_name=not state.access.has_users,
+        )
+        reply.headers["content-security-policy"] = f"{POLICY}; frame-src 'self'"
+        return reply
+
+    @router.get("/steward/gateway/{key:path}")
+    def show_gateway(request: Request, state: State, session: Steward, key: str) -> Response:
+        path = state.folder.find().logs.get(key)
+        if path is None:
+            raise PageError(404, "There is no such log of a gateway in this folder.")
+        state.trail.enter(session.user, "open gateway log", key)
+        return render(request, "gateway", session=session, key=key, seen=read_decisions(path))
 
     return router
 
@@ -169,3 +294,36 @@ def _without_path(error: ConciliumError, path: Path, key: str) -> str:
     """The sentence of an error, with the key of a file instead of where it lies."""
     said = str(error).replace(str(path), key)
     return f"{said[0].upper()}{said[1:]}"
+
+
+def save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None:
+    """Write a policy's text to its file; PolicyError where it does not parse, or the file is another by now. What gates
+    and gateways read is the old file or the new one, never a part."""
+    if len(text) > MOST_TEXT:
+        raise PolicyError(f"a policy has at most {MOST_TEXT:,} characters here")
+    _refuse_outside(path, text, inside)
+    Policy.read(path, text=text)
+    save_text(path, text, digest)
+
+
+def _refuse_outside(path: Path, text: str, inside: Path | None) -> None:
+    """PolicyError where a policy names a file that is not in the folder."""
+    if inside is None:
+        return
+    try:
+        section = tomllib.loads(text).get("constraints", {})
+    except (ValueError, RecursionError):
+        return  # which is said when it is read
+    named = [section.get(key) for key in ("file", "secret")] if isinstance(section, dict) else []
+    for one in named:
+        if isinstance(one, str) and not (path.parent / one.replace("\0", "")).resolve().is_relative_to(
+            inside
+        ):
+            raise PolicyError(f"{one[:80]!r} is not in the folder of the console")
+
+
+def _find_sharing(state: ConsoleState, key: str) -> Path:
+    path = state.folder.find().sharings.get(key)
+    if path is None:
+        raise PageError(404, "There is no such page of a sharing in this folder.")
+    return path

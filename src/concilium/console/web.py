@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from concilium.console.access import Access, AccessError, ConsoleSession
 from concilium.console.audit_trail import AuditTrail
 from concilium.console.guard import REPORT_POLICY
+from concilium.console.openid import CALLBACK
 from concilium.console.patient_answer import PatientAnswer, answer_patient, walk_tree
 from concilium.console.patient_form import FilledForm, FormField, list_fields, read_form
 from concilium.console.results_folder import (
@@ -42,7 +43,7 @@ from concilium.trees.body import TreeBody
 HERE = Path(__file__).parent
 STATIC = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 MOST_FIELDS = 2000
-COOKIE, SECURE_COOKIE = "concilium", "__Host-concilium"
+COOKIE, SECURE_COOKIE, OPENID_COOKIE = "concilium", "__Host-concilium", "concilium-openid"
 BEFORE = "before."
 NavPage = tuple[str, str, tuple[str, ...]]
 """Address, name and roles of a page beside the list of models."""
@@ -95,7 +96,8 @@ def render(
         .get_template(f"{template}.html.jinja")
         .render(
             session=session,
-            has_users=state.access.users is not None,
+            has_users=state.access.has_users,
+            openid=state.access.openid,
             here=request.url.path,
             more_pages=request.app.state.pages,
             **content,
@@ -184,6 +186,8 @@ def make_app(
     app.get("/static/{name}")(show_static)
     app.get("/login")(show_login)
     app.post("/login")(log_in)
+    app.get("/login/openid")(begin_openid)
+    app.get(CALLBACK)(finish_openid)
     app.post("/logout")(log_out)
     app.get("/")(show_models)
     app.get("/report/{key:path}")(show_report)
@@ -247,9 +251,50 @@ def show_login(request: Request, state: State, token: str = "") -> Response:
         return _set_cookie(RedirectResponse("/", 303), state, cookie)
     if find_session(request) is not None:
         return RedirectResponse("/", 303)
-    asks = state.access.users is not None
+    if state.access.openid is not None:
+        return render(request, "login", problem="", asks=state.access.users is not None)
+    asks = state.access.has_users
     problem = "" if asks else "Open the address that the terminal shows: it has a token that opens once."
     return render(request, "login", status=200 if asks else 401, problem=problem, asks=asks)
+
+
+def begin_openid(request: Request, state: State) -> Response:
+    """On to the provider, with a cookie by which this browser is known when it is back."""
+    if state.access.openid is None:
+        raise PageError(404, "This console has no other place to log in.")
+    try:
+        place, browser = state.access.openid.begin()
+    except AccessError as error:
+        return render(request, "login", status=503, problem=str(error), asks=state.access.users is not None)
+    response = RedirectResponse(place, 303)
+    # Lax: it must come with the browser from the provider's page. The session's own cookie does not.
+    response.set_cookie(
+        OPENID_COOKIE, browser, max_age=600, httponly=True, samesite="lax", secure=state.secure, path=CALLBACK
+    )
+    return response
+
+
+def finish_openid(request: Request, state: State) -> Response:
+    """Back from the provider. A page of our own leads on, since a strict cookie does not come with a redirect of
+    somebody else's."""
+    given = request.query_params
+    try:
+        cookie, name = state.access.come_back(
+            given.get("state", ""),
+            given.get("code", ""),
+            request.cookies.get(OPENID_COOKIE, ""),
+            find_peer(request, state),
+        )
+    except AccessError as error:
+        state.trail.enter("", "log in", outcome="refused")
+        status = 429 if "Too many" in str(error) else 403
+        return render(
+            request, "login", status=status, problem=str(error), asks=state.access.users is not None
+        )
+    state.trail.enter(name, "log in", outcome="opened by the provider")
+    response = _set_cookie(render(request, "logged_in"), state, cookie)
+    response.delete_cookie(OPENID_COOKIE, path=CALLBACK, secure=state.secure, httponly=True, samesite="lax")
+    return response
 
 
 def log_in(request: Request, state: State, fields: Fields) -> Response:
@@ -356,14 +401,44 @@ def _render_model(
         before=None if before is None else before[1],
         changed=list_changes(form, first, filled),
         problem=problem,
-        asks_name=state.access.users is None and bool(getattr(model, "requesters", None)),
+        asks_name=not state.access.has_users and bool(getattr(model, "requesters", None)),
         requester=requester,
         tree=tree,
         pictures=pictures,
         about=describe_model(found, model),
         has_report=(found.folder / REPORT).is_file(),
+        performance=list_performance(found),
+        subgroups=read_figures(found).get("subgroups") or {},
+        has_terms=hasattr(model, "table") or hasattr(model, "rules_"),
         downloads=list_downloads(found),
     )
+
+
+PERFORMANCE = {
+    "auc": "AUC",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "rmse": "RMSE",
+    "mae": "Mean abs. error",
+    "r2": "R²",
+}
+
+
+def list_performance(found: FoundModel) -> list[tuple[str, str, str]]:
+    """A model's main figures, each with its 95 % interval."""
+    figures = read_figures(found)
+    intervals = (figures.get("overall") or {}).get("intervals") or {}
+    return [
+        (
+            name,
+            f"{figures[key]:.3f}",
+            " to ".join(f"{end:.3f}" for end in intervals.get(key) or () if isinstance(end, int | float)),
+        )
+        for key, name in PERFORMANCE.items()
+        if isinstance(figures.get(key), int | float)
+    ]
 
 
 def list_changes(
@@ -415,7 +490,7 @@ def answer(request: Request, state: State, session: Clinician, key: str, fields:
     filled = read_form(form, {name: text for name, text in fields.items() if not name.startswith(BEFORE)})
     anyway = "anyway" in fields
     # Who is logged in is asked for no other name.
-    requester = session.user if state.access.users is not None else fields.get("requester", "")
+    requester = session.user if state.access.has_users else fields.get("requester", "")
     if filled.problems:
         state.trail.enter(session.user, "answer", key, "not read")
         return _render_model(request, state, session, found, model, filled, status=422)
@@ -448,13 +523,19 @@ def _answer_before(
 
 
 def show_report(request: Request, state: State, session: Viewer, key: str) -> Response:
-    found = find_model(state, key)
-    if not (found.folder / REPORT).is_file():
-        raise PageError(404, "These results have no report.")
+    # A report of several methods leads to theirs by the names of their folders.
+    key = key.removesuffix(f"/{REPORT}").rstrip("/")
+    found = state.folder.find()
+    folder = found.models[key].folder if key in found.models else found.comparisons.get(key)
+    if folder is None or not (folder / REPORT).is_file():
+        raise PageError(404, "There is no such report in this folder.")
     state.trail.enter(session.user, "open report", key)
-    return FileResponse(
-        found.folder / REPORT, media_type="text/html", headers={"content-security-policy": REPORT_POLICY}
-    )
+    return show_file(folder / REPORT)
+
+
+def show_file(path: Path) -> Response:
+    """A page that stands alone, trusted with nothing but its own style."""
+    return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 
 
 def download(request: Request, state: State, session: Viewer, key: str, name: str) -> Response:

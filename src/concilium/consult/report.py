@@ -27,6 +27,7 @@ from concilium.protocol.releases import find_release
 from concilium.records.dictionary import DictionaryEntry, describe_entry, say_value
 from concilium.registry import METHODS, load
 from concilium.rulefit.body import say_number
+from concilium.statistics.results import draw_text
 
 MAIN_FIGURES = {
     "auc": "AUC",
@@ -65,12 +66,16 @@ def render_report(
     drawing: str,
     query: str,
     pictures: Mapping[str, str] | None = None,
+    table: Sequence[Sequence[str]] = (),
 ) -> str:
     """The page for a run: metrics and card as they stand in their files, and the model drawn as text.
 
     `pictures` are the model as SVG of our own drawing, by name, and go into the page as they are.
+    `table` is the model in words where it is a table, the head first.
     """
     numeric = "range" in metrics
+    if table:  # what the text says beside it
+        drawing = drawing.removeprefix(draw_text(table)).strip()
     entries = msgspec.convert(card.get("dictionary", {}), dict[str, DictionaryEntry])
     positive = metrics.get("positive")
     if positive is not None:
@@ -83,6 +88,7 @@ def render_report(
         way_out=find_release(card["release"]),
         drawing=drawing,
         pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
+        table=table,
         method=load(METHODS[metrics["method"]]).description,
         query=query,
         figures=NUMBER_FIGURES if numeric else FIGURES,

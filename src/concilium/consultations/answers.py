@@ -19,6 +19,9 @@ from concilium.records.grammar import read_number
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import NaiveBayesBody
 
+LEAST_MOVED = 0.02
+"""A measurement that cannot move a risk by two percentage points is not worth asking for."""
+
 
 @dataclass(frozen=True, repr=False)
 class ConsultationAnswer(Explanation):
@@ -54,11 +57,14 @@ class Following:
     lowest: float
     highest: float
 
-    def __str__(self) -> str:
+    def say(self, dictionary: Entries) -> str:
+        """It in a sentence, with the meaning of the name where the dictionary has one."""
         low, high = say_risk(self.lowest), say_risk(self.highest)
+        entry = dictionary.get(self.name)
+        meant = f" ({entry.label})" if entry is not None and entry.label not in ("", self.name) else ""
         return (
-            f"Measure {self.name} next: of what was not entered it tells most. The {say_risk(self.risk)} could become "
-            f"{low} to {high}."
+            f"Measure {self.name}{meant} next: of what was not entered it tells most. The {say_risk(self.risk)} "
+            f"could become {low} to {high}."
         )
 
 
@@ -69,7 +75,7 @@ def find_next(
     said: Explanation,
 ) -> Following | None:
     """The attribute that was not entered and would move the answer most on average, over the values that such a patient
-    may have; None where there is none, or where it would change nothing that is said."""
+    may have; None where there is none, or where it would hardly change the answer."""
     best: Following | None = None
     if said.probability is None:
         return None
@@ -90,7 +96,7 @@ def find_next(
             held = after[likely > 0.01]
             if len(held):
                 best = Following(name, moves, float(now[place]), float(held.min()), float(held.max()))
-    return None if best is None or say_risk(best.lowest) == say_risk(best.highest) else best
+    return None if best is None or best.highest - best.lowest < LEAST_MOVED else best
 
 
 def _normalise(score: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,7 +142,7 @@ def read_request(
             name, entry = found[0], dictionary.get(found[0])
         if name in read:
             raise ModelError(f"{name!r} is given twice")
-        read[name] = _read_value(name, value, entry, name in numbers)
+        read[name] = read_value(name, value, entry, name in numbers)
     if grid and all(read.get(name) is None for name in grid):
         raise ModelError(
             f"nothing says which patients are like this one: give {' or '.join(grid)}, such as {next(iter(grid))}=..."
@@ -144,8 +150,8 @@ def read_request(
     return read, unused
 
 
-def _read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: bool) -> Any:
-    """A value as the cube has it; a number may carry its unit."""
+def read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: bool = False) -> Any:
+    """A value as a model has it, by the dictionary; a number may carry its unit."""
     if value is None:
         return None
     if isinstance(value, list | dict):

@@ -34,7 +34,6 @@ from concilium.consultations.cube import (
     make_tree,
     round_rows,
 )
-from concilium.consultations.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.consultations.intervals import find_interval
 from concilium.consultations.passes import RequesterPass
 from concilium.consultations.populations import EVERYBODY, MatchingPatients, find_population, say_cells
@@ -54,6 +53,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import say_value
+from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import (
     NaiveBayes,
@@ -338,9 +338,10 @@ class Consultation(TreeMethod[CubeBody]):
             tuple(one.attribute for one in columns), name_classes(body.target, body.classes), {}
         )
         stated = round_rows(body.tabulate(chosen, body.estimated))
+        stated[body.find_hidden(chosen)] = 0
         measured = np.rint(body.tabulate(chosen, body.measured)).astype(np.int64)
         learned = make_body(body.target, body.query, schema, stated, measured, 0 if body.variance else 1)
-        # What noise leaves of a count is in the estimate: none is hidden as no more than noise.
+        # What noise leaves of a count is in the estimate: but for values that hardly anybody has, none is hidden.
         variance = LEAST_NOISE if body.variance else 0.0
         trees = [
             [msgspec.structs.replace(node, variance=variance) for node in nodes]
@@ -389,7 +390,10 @@ class Consultation(TreeMethod[CubeBody]):
         find = None
         if body.variance:
             find = partial(self._find_interval, population.chosen, learned, reached)
-        said = explain_evidence(learned, reached, patient, dictionary, bool(body.variance), "these", find)
+        patients = max(round(population.patients), 0)
+        said = explain_evidence(
+            learned, reached, patient, dictionary, bool(body.variance), "these", find, patients
+        )
         return population, said, find_next(learned, reached, patient, said)
 
     def _find_interval(
@@ -411,9 +415,9 @@ class Consultation(TreeMethod[CubeBody]):
         first, *rest = said.sentences
         sentences = [first, *self._say_population(population, patient), *rest]
         if following is not None:
-            sentences.append(str(following))
+            sentences.append(following.say(self.card.dictionary))
         sentences.append(f"Hospitals that answered: {', '.join(site.name for site in self.card.sites)}.")
-        return replace(said, sentences=tuple(sentences), patients=max(round(population.patients), 0))
+        return replace(said, sentences=tuple(sentences))
 
     def _say_population(self, population: MatchingPatients, patient: Mapping[str, Any]) -> list[str]:
         """Whom the answer is about, and how it came to that."""

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.intervals import WITHIN_95
 from concilium.models.threshold import Decided
 from concilium.protocol.attributes import Attribute, check_attributes
 from concilium.protocol.counts import AskCounts
@@ -274,6 +275,23 @@ class CubeBody(
             rows.append(table)
         rows.append(own[:, 1:].sum(axis=0))
         return np.concatenate(rows)
+
+    def find_hidden(self, chosen: Chosen) -> NDArray[np.bool_]:
+        """The rows of a population's table whose values no more patients of all have than noise may add."""
+        everyone: Chosen = (None,) * len(self.by)
+        hidden = [np.zeros(1, dtype=np.bool_)]
+        for place in self.find_spanned(chosen):
+            slices = (
+                self.count((*everyone[:place], (cell,), *everyone[place + 1 :]))
+                for cell in range(self.sizes[place])
+            )
+            hidden.append(np.array([patients <= WITHIN_95 * noise for patients, noise in slices]))
+        table, times = self.measured[:, 1:].sum(axis=0), len(self.counts)
+        if self.everybody:
+            table, times = self._add_up(np.array([self.everybody], dtype=np.float64))[0, 1:], 1
+        noise = math.sqrt(times * self.variance * len(self.classes))
+        hidden.append(table.sum(axis=1) <= WITHIN_95 * noise)
+        return np.concatenate(hidden) if self.variance else np.zeros(sum(map(len, hidden)), dtype=np.bool_)
 
 
 def _divide(one: Table, other: Table) -> Table:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from concilium.consultations.cube import Chosen, CubeBody, CubeColumn
+from concilium.models.intervals import WITHIN_95
 from concilium.models.prediction import Entries
 from concilium.protocol.attributes import say_edge
 from concilium.records.columns import label
 from concilium.records.dictionary import say_value
 
-Z = 1.959964
 EVERYBODY = "all patients"
 
 
@@ -31,17 +31,15 @@ class MatchingPatients:
     @property
     def interval(self) -> tuple[int, int]:
         """Between which numbers of patients the truth is, as far as noise hides it."""
-        reach = Z * self.noise
+        reach = WITHIN_95 * self.noise
         return max(round(self.patients - reach), 0), max(round(self.patients + reach), 0)
 
     def say_patients(self) -> str:
         """How many patients they are, in words."""
         if not self.noise:
-            return f"{self.patients:,.0f} patient{'' if self.patients == 1 else 's'}"
+            return f"{self.patients:.0f} patient{'' if self.patients == 1 else 's'}"
         low, high = self.interval
-        return (
-            f"about {max(self.patients, 0):,.0f} patients ({low:,} to {high:,}: noise hides the exact number)"
-        )
+        return f"about {max(self.patients, 0):.0f} patients ({low} to {high}: noise hides the exact number)"
 
 
 def widen(body: CubeBody, cells: Chosen) -> Iterator[Chosen]:

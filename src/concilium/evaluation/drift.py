@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from concilium.evaluation.risk_tables import measure_table
-from concilium.models.intervals import Z
+from concilium.models.intervals import WITHIN_95
 from concilium.models.measuring import RiskTable
 from concilium.protocol.card import Performance
 
@@ -37,7 +37,7 @@ NAMES = {
 GROUPS = 5
 UNSTABLE = 0.25  # the usual rule of thumb for the index
 DEVIATIONS = 3.0
-SURE = NormalDist().inv_cdf(0.9975) / Z
+SURE = NormalDist().inv_cdf(0.9975) / WITHIN_95
 
 
 def describe_performance(table: RiskTable, evaluation: str) -> Performance | None:

@@ -34,7 +34,7 @@ from concilium.evaluation.summary import (
     find_log_odds,
     fit_logistic,
 )
-from concilium.models.intervals import Z
+from concilium.models.intervals import WITHIN_95
 from concilium.models.measuring import RiskTable
 from concilium.records.columns import Value, label
 from concilium.statistics.distributions import student_quantile
@@ -245,7 +245,7 @@ def _find_auc_interval(others: Floats, events: Floats) -> list[float] | None:
     if np.isnan(variance) or not 0 < area < 1:
         return None
     centre = np.log(area / (1 - area))
-    half = Z * variance**0.5 / (area * (1 - area))
+    half = WITHIN_95 * variance**0.5 / (area * (1 - area))
     return [float(1 / (1 + np.exp(-end))) for end in (centre - half, centre + half)]
 
 
@@ -300,7 +300,7 @@ def _fit_noisy_slope(table: RiskTable, counts: _Counts) -> tuple[float, list[flo
         spread = float((everyone * (at - centre) ** 2).sum() / everyone.sum())
         within = float(np.mean(np.diff(at)) ** 2 / 12)
         grouped = spread / (spread - within) if spread > 3 * within else 1.5
-    half = Z * float((bread @ meat @ bread)[1, 1]) ** 0.5
+    half = WITHIN_95 * float((bread @ meat @ bread)[1, 1]) ** 0.5
     return grouped * float(b[0]), [grouped * float(b[0] - half), grouped * float(b[0] + half)]
 
 
@@ -413,7 +413,7 @@ def _pool(found: Sequence[tuple[float, float]], show: Callable[[float], float]) 
     return {
         "hospitals": len(values),
         "mean": show(mean),
-        "interval": [show(mean - Z * error), show(mean + Z * error)],
+        "interval": [show(mean - WITHIN_95 * error), show(mean + WITHIN_95 * error)],
         "between": between**0.5,
         "i_squared": max(0.0, 1 - (len(values) - 1) / q) if q > 0 else 0.0,
         "prediction": [show(mean - reach), show(mean + reach)],

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from concilium.evaluation.leave_out import FoldResult, Predictions, figures, join_classes, join_numbers
 from concilium.evaluation.metrics import Floats, auc, calibrate, count_patients, measure_numbers
-from concilium.models.intervals import Z
+from concilium.models.intervals import WITHIN_95
 from concilium.models.measuring import RiskTable, count_risks
 from concilium.records.columns import Value
 
@@ -72,7 +72,7 @@ def _say_calibration(risks: Floats, outcomes: Floats) -> dict[str, Any]:
     return {
         "brier": float(np.mean((risks - outcomes) ** 2)),
         "slope": slope,
-        "slope_interval": None if slope is None else [slope - Z * error, slope + Z * error],
+        "slope_interval": None if slope is None else [slope - WITHIN_95 * error, slope + WITHIN_95 * error],
         "intercept": _fit_intercept(risks, outcomes),
     }
 

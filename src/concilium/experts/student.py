@@ -25,6 +25,7 @@ from concilium.errors import MessageError
 from concilium.experts.expert_task import NETWORKS, ExpertTask, NetworkSettings
 from concilium.experts.network import Weights, open_network
 from concilium.experts.patient_windows import SPREAD, LaidOut, lay_out
+from concilium.models.explanation import read_odds
 from concilium.policy.policy import Policy
 from concilium.protocol.card import Card
 from concilium.protocol.house import House
@@ -36,7 +37,6 @@ from concilium.registry import METHODS, load
 
 if TYPE_CHECKING:
     from concilium.models.method import Method
-
 
 PRIORS = 10.0 ** np.arange(-10.0, 2.01, 0.25)
 """Variances of the prior that are tried, in units of the labels' scale."""
@@ -136,7 +136,7 @@ class StoredStudent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def risk_at_alarm(self) -> float:
         """The predicted risk above which there is an alarm."""
-        return 1 / (1 + math.exp(-min(max(self.intercept, -700.0), 700.0)))
+        return 1 / (1 + read_odds(-self.intercept))
 
     @property
     def arrays(self) -> Weights:

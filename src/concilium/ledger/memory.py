@@ -116,6 +116,11 @@ class LedgerMemory:
         query = "SELECT names FROM patient_names ORDER BY first"
         return b"".join(names for (names,) in self._recollect(query))
 
+    def names_from(self, first: int) -> bytes:
+        """The same of the block that begins with this number."""
+        query = "SELECT names FROM patient_names WHERE first = ?"
+        return b"".join(names for (names,) in self._recollect(query, (first,)))
+
     def remember_names(self, first: int, names: bytes) -> bytes:
         """Give patients numbers, from `first` on; what tells this block from others is returned."""
         token = draw_bytes(8)

@@ -7,11 +7,12 @@ model's study; of an attribute that it does not have, by public clinical ranges.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from concilium.errors import name_some
 from concilium.records.clinical_ranges import find_range
 from concilium.records.columns import Value, label, say_plain
 from concilium.records.dictionary import DictionaryEntry, describe_entry
@@ -115,6 +116,14 @@ def say_open(explanation: Explanation) -> Explanation:
     return replace(explanation, notes=(OPEN, *explanation.notes), sentences=(first, OPEN, *others))
 
 
+LARGEST_LOG = 700.0  # of odds: exp of more is no number
+
+
+def read_odds(moved: float) -> float:
+    """The odds ratio of a step of log odds, which is a number however far the step goes."""
+    return math.exp(max(-LARGEST_LOG, min(moved, LARGEST_LOG)))
+
+
 def say_odds(odds: float) -> str:
     """An odds ratio; beyond a thousand times nothing is known but the direction."""
     if not 1e-3 <= odds <= 1e3:
@@ -122,10 +131,19 @@ def say_odds(odds: float) -> str:
     return f"{odds:.2f}" if odds >= 0.1 else f"{odds:.2g}"
 
 
+def say_hidden(names: Sequence[str], moved: str) -> str:
+    """Which attributes noise hides, and what they do together."""
+    listed = name_some(list(dict.fromkeys(names)), MOST_HIDDEN)
+    if len(set(names)) == 1:
+        return f"Noise hides what {listed} does: {moved}."
+    return f"Noise hides what these do: {listed}. Together: {moved}."
+
+
 ALMOST_ALL = 0.8
 OPEN = "The interval leaves almost every risk open: the model knows next to nothing about this patient."
 LEAST_RISK = 0.001
 MOST_DIGITS = 3
+MOST_HIDDEN = 10
 
 
 def _percent(share: float) -> str:
@@ -148,7 +166,8 @@ def annotate(
 ) -> Explanation:
     """The explanation with what is odd about the patient's values first of its notes, and what is meant last."""
     odd = tuple(_find_implausible(patient, asked, dictionary))
-    spoken = dict.fromkeys(name for reason in explanation.reasons for name in reason.attributes)
+    reasons = (name for reason in explanation.reasons for name in reason.attributes)
+    spoken = dict.fromkeys([explanation.target, *reasons])
     meant = tuple(_say_meaning(name, dictionary[name]) for name in spoken if name in dictionary)
     if not odd and not meant:
         return explanation
@@ -184,11 +203,11 @@ def _find_implausible(
 
 
 def _find_ends(name: str, entry: DictionaryEntry | None, least: int) -> tuple[float, float, str]:
-    if entry is not None:
-        ends = entry.range or (float("-inf"), float("inf"))
-        return *ends, entry.say_range()
+    if entry is not None and entry.range is not None:
+        return *entry.range, entry.say_range()
     clinical = find_range(name) if len(name) >= least else None
-    if clinical is None:
+    another = entry is not None and clinical is not None and entry.unit not in ("", clinical.unit)
+    if clinical is None or another:
         return float("-inf"), float("inf"), ""
     return clinical.lowest, clinical.highest, f"{clinical.lowest:g} to {clinical.highest:g} {clinical.unit}"
 

@@ -8,14 +8,19 @@ noise of variance v on the count of each of k classes, v (1 - 2 p + k p^2) is ad
 `log_odds_interval` is the delta method. Both are about patients like those learned from, given the model. Of a leaf
 whose questions the same patients chose, `share_interval` takes a wider `z` (`CHOSEN`), which was measured
 (docs/reading-a-model.md).
+
+What was not entered may go with what was: old patients have other wards than young ones, and a model of sums does not
+know which. So an interval reaches a standard deviation further, of what that does among all patients
+(`find_unentered`): as far as the mean of a part of them is from that of all, unless the part is a sixth or less.
 """
 
 from __future__ import annotations
 
 import math
 
-Z = 1.959964
-CHOSEN = 1.5 * Z
+WITHIN_95 = 1.959963984540054
+"""So many deviations from its mean hold 95 % of a normal variable."""
+CHOSEN = 1.5 * WITHIN_95
 Interval = tuple[float, float]
 
 
@@ -26,7 +31,7 @@ def share_interval(
     noise: float = 0.0,
     classes: int = 2,
     including: float | None = None,
-    z: float = Z,
+    z: float = WITHIN_95,
 ) -> Interval:
     """The interval of a share of counted patients; `noise` is the variance on each class count. It holds the share that
     is stated (`including`), which may have been drawn towards others."""
@@ -46,8 +51,14 @@ def share_interval(
 
 def log_odds_interval(lowest: float, highest: float, variance: float) -> Interval:
     """The interval of a risk whose log odds lie between these, each with this variance."""
-    reach = Z * math.sqrt(variance)
+    reach = WITHIN_95 * math.sqrt(variance)
     return _risk(lowest - reach), _risk(highest + reach)
+
+
+def find_unentered(deviation: float) -> float:
+    """The variance to add for attributes that were not entered, which move the predictor by this standard deviation
+    among all patients."""
+    return (deviation / WITHIN_95) ** 2
 
 
 def _risk(odds: float) -> float:

@@ -290,7 +290,6 @@ class Method(Proposal[B]):
 
     @property
     def spares_misfits(self) -> bool:
-        """Whether a hospital that does not fit steps aside, rather than stop the study."""
         return getattr(self, "on_misfit", "attribute") == "hospital"
 
     @property
@@ -596,6 +595,14 @@ class Method(Proposal[B]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
         return {}
+
+    def rows(self) -> list[list[str]]:
+        """The model in words as rows of a table, the head first; none where it is no table."""
+        return []
+
+    def to_csv(self) -> str:
+        """The model with all its numbers as CSV; empty where it is no table."""
+        return ""
 
     def plot(self) -> Picture:
         """The model as one picture (SVG, which notebooks draw): the first of `pictures`."""

@@ -29,7 +29,7 @@ def predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence
     named = [value for value in values if value is not None]
     missing = f'<SimplePredicate{xml_attributes(field=attribute)} operator="isMissing"/>'
     if edges is None:
-        parts = [_compare(attribute, "equal", label(value)) for value in named]
+        parts = [compare(attribute, "equal", label(value)) for value in named]
     else:
         parts = [_within(attribute, *run, edges) for run in find_runs(map(int, named))]
     return join("or", [missing, *parts] if None in values else parts)
@@ -37,8 +37,8 @@ def predicate_of(attribute: str, values: Sequence[Value | None], edges: Sequence
 
 def _within(attribute: str, first: int, last: int, edges: Sequence[float]) -> str:
     """The bins from first to last."""
-    lower = [_compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
-    upper = [_compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
+    lower = [compare(attribute, "greaterOrEqual", repr(float(edges[first - 1])))] if first else []
+    upper = [compare(attribute, "lessThan", repr(float(edges[last])))] if last < len(edges) else []
     any_value = f'<SimplePredicate{xml_attributes(field=attribute)} operator="isNotMissing"/>'
     return join("and", [*lower, *upper] or [any_value])
 
@@ -50,7 +50,8 @@ def join(operator: str, predicates: Sequence[str]) -> str:
     return f'<CompoundPredicate booleanOperator="{operator}">{"".join(predicates)}</CompoundPredicate>'
 
 
-def _compare(attribute: str, operator: str, value: str) -> str:
+def compare(attribute: str, operator: str, value: str) -> str:
+    """A comparison with a value."""
     return f"<SimplePredicate{xml_attributes(field=attribute, operator=operator, value=value)}/>"
 
 

@@ -156,13 +156,17 @@ class AdaptedModel(Method[Any]):
         """Those of the model as it was received."""
         return self.origin.pictures(whole=whole)
 
+    def rows(self) -> list[list[str]]:
+        """That of the model as it was received."""
+        return self.origin.rows()
+
     def to_pmml(self) -> str:
-        """A tree or shapes as a PMML 4.4 document, with the adapted chances; ModelError for what has no such export."""
+        """A tree, shapes or rules as a PMML 4.4 document, with adapted chances; ModelError for what has no export."""
         exported: str = self._export("to_pmml")
         return exported
 
     def to_cql(self) -> str:
-        """Shapes as definitions in CQL, with the adapted log odds."""
+        """Shapes or rules as definitions in CQL, with the adapted log odds."""
         exported: str = self._export("to_cql")
         return exported
 
@@ -174,7 +178,7 @@ class AdaptedModel(Method[Any]):
     def _export(self, name: str) -> Any:
         if not hasattr(self.origin, name):
             raise ModelError(
-                f"{self.called} has no {name!r}: only trees and shapes are written for other software"
+                f"{self.called} has no {name!r}: trees, shapes and rules are written for other software"
             )
         export = getattr(self.origin, name)
         return export(self._tell) if self.adaptation.changes else export()

@@ -167,7 +167,14 @@ class RiskByHorizon(PrivateMethod[B]):
         if self.way_out.by_site:
             answers = yield BySite(question)
             table = sum(answers.values(), np.zeros(question.shape, dtype=np.int64))
-            short = [site for site, own in answers.items() if own[0].sum() >= ENOUGH and not own[0][-1].any()]
+            enough = {site: own[0] for site, own in answers.items() if own[0].sum() >= ENOUGH}
+            short = [site for site, own in enough.items() if not own[-1].any()]
+            none = [site for site, own in enough.items() if not own[:, 0].any()]
+            if none and len(none) < len(answers):
+                warnings.append(
+                    f"nobody at {name_some(none, 5)} has {self.target} = {label(self.positive)}: is it coded otherwise "
+                    "there?"
+                )
             if short and len(short) < len(answers):
                 warnings.append(
                     f"nobody at {name_some(short, 5)} is followed to {horizon}: is {self.time!r} in another unit there?"

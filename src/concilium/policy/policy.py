@@ -364,11 +364,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             graphs.check(names)
 
     @classmethod
-    def read(cls, path: str | Path) -> Policy:
-        """The policy in a TOML file; PolicyError names the file and what is wrong in it."""
+    def read(cls, path: str | Path, *, text: str | None = None) -> Policy:
+        """The policy in a TOML file; PolicyError names the file and what is wrong in it. With `text`, the policy that
+        the file would be if that stood in it."""
         path = Path(path)
         try:
-            document = tomllib.loads(_read_text(path))
+            document = tomllib.loads(_read_text(path) if text is None else text)
         except tomllib.TOMLDecodeError as error:
             raise PolicyError(f"{path}: is not TOML: {error}") from None
         except RecursionError:

@@ -15,7 +15,6 @@ queries as for statistics. `Cohort` is the base population of one question.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
@@ -25,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,14 +37,34 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.disclosure import Guard, Population
 from concilium.protocol.grid import GridCodes, bin_codes
 from concilium.protocol.journal import open_for_owner
-from concilium.records.columns import Coded, Column, Numbers, Value
+from concilium.records.blocks import (
+    count_codes,
+    each_block,
+    fill_room,
+    hash_array,
+    is_large,
+    list_blocks,
+    look_up,
+    make_room,
+    write_block,
+)
+from concilium.records.columns import Coded, Column, Numbers, Value, take_block
 from concilium.records.expression import names
 from concilium.records.grammar import measure, measure_or_day, read_day
-from concilium.records.patients import LEAST_NUMBERS, Owners, PatientPart, numbers_patients
+from concilium.records.patients import (
+    LEAST_NUMBERS,
+    Owners,
+    PatientPart,
+    many_number_patients,
+    numbers_patients,
+)
 from concilium.records.query import Query, read_as_asked, read_as_labels, read_as_numbers
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.units import Quartiles
+
+if TYPE_CHECKING:
+    from concilium.records.column_store import Store
 
 NAME = re.compile(r"[a-z]+-[0-9a-f]{64}")
 
@@ -184,7 +203,7 @@ class Cohort:
     @property
     def digest(self) -> bytes:
         """Of who the patients are, by their rows in the hospital's own table."""
-        return hashlib.sha256(np.ascontiguousarray(self.population.rows, dtype=np.int64).tobytes()).digest()
+        return hash_array(self.population.rows, "<i8")
 
     def take(self, chosen: NDArray[np.intp]) -> Cohort:
         """Some of the patients, by their places in the cohort."""
@@ -236,11 +255,13 @@ class View:
         left = self._constrain(records, policy, secret) if constrained is None else constrained
         self._constrained = left
         self.hidden = {name: f"eliminated by graph {graph}" for name, graph in left.eliminated.items()}
+        self.room = records.room
         for name, column in left.columns.items():
             # Before as well as after, or a rule that thins a column out would make it fit to be told.
             same = name in left.replaced or column is records[name]
             looked_at = [column] if same else [records[name], column]
-            found = not self._by_itself and any(identifies(name, one, policy) for one in looked_at)
+            store = records.store if column is records[name] else None
+            found = not self._by_itself and any(identifies(name, one, policy, store) for one in looked_at)
             if found or name == by or name in policy.identifiers:
                 self.hidden[name] = IDENTIFYING
         self.hidden |= dict.fromkeys(policy.withhold, "withheld by policy")
@@ -252,13 +273,14 @@ class View:
         stated = {name: c for name, c in visible.items() if by_itself is None or name in by_itself}
         if not stated:
             raise DoesNotFit(NOTHING_STATED)
-        self.records = Records(stated)
+        self.records = Records(stated, room=self.room)
         self.patients = left.rows
         self.owners = None if owners is None else owners.take(left.rows)
         self._owners, self._most = owners, most
         self._alone: dict[int, View] = {}
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
+        self._hospital_rows = len(records)
         self._lock = threading.Lock()
         self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
         self._labelled: dict[str, Coded] = {}
@@ -324,7 +346,7 @@ class View:
         if not self._looked_at <= self._own_labels:
             raise DoesNotFit(RULES_GUESS)
         return View(
-            Records(left.columns),
+            Records(left.columns, room=self.room),
             self._policy,
             by=self._by,
             division_key=self._division_key,
@@ -342,7 +364,7 @@ class View:
         held = {**self._constrained.columns, target: outcome}
         columns = {name: column for name, column in held.items() if name != without}
         return View(
-            Records(columns),
+            Records(columns, room=self.room),
             self._policy,
             by=self._by,
             division_key=self._division_key,
@@ -378,7 +400,13 @@ class View:
                 self._looked_at |= set(records.names)
             return constrain(records, graphs)
         columns = {name: records[name] for name in records.names}
-        return Constrained(columns, np.arange(len(records)), {}, frozenset())
+        everyone = fill_room(
+            len(records),
+            np.int32,
+            records.room,
+            lambda rows: np.arange(rows.start, rows.stop, dtype=np.int32),
+        )
+        return Constrained(columns, everyone, {}, frozenset())
 
     def select(self, query: str, target: str) -> Cohort:
         """Everyone for whom the query is true and the target is known."""
@@ -388,19 +416,52 @@ class View:
         if found is None:
             asked = Query.parse(query)
             self._refuse_guessed(target, *sorted(asked.attributes))
-            records = read_as_asked(self.records, asked) if self._by_itself else self.records
-            mask = asked.mask(records)
-            if target:  # what is not in the table needs none
-                mask = mask & present(self.records, target)
-            rows = np.flatnonzero(mask).astype(np.int32)
+            rows = self._find_rows(asked, target)
             if self.owners is not None and self._most is not None:
                 rows = rows[_are_last(self.owners.codes[rows], self._most)]
-            found = rows, Population(self.patients[rows])
+            found = rows, self.find_population(rows)
             with self._lock:
                 self._selections[key] = found
                 while len(self._selections) > REMEMBERED_SELECTIONS:
                     self._selections.popitem(last=False)
         return Cohort(self, *found, self._branch_floor, self._guard)
+
+    def find_population(self, rows: NDArray[np.int32]) -> Population:
+        """The patients of these rows of the view."""
+        same = len(self.patients) == self._hospital_rows
+        return Population(rows if same else self.patients[rows])
+
+    def _find_rows(self, asked: Query, target: str) -> NDArray[np.int32]:
+        """The rows for which a query is true and the target is known."""
+
+        def find(block: slice) -> NDArray[np.int32]:
+            names = {*asked.attributes, *([target] if target else [])} or {self.records.names[0]}
+            records = self.records
+            if large:
+                held = {name: take_block(records[name], block) for name in records.names if name in names}
+                records = Records(held)
+            mask = asked.mask(read_as_asked(records, asked) if self._by_itself else records)
+            if target:  # what is not in the table needs none
+                mask = mask & present(records, target)
+            return (np.flatnonzero(mask) + block.start).astype(np.int32)
+
+        size, large = len(self.records), is_large(len(self.records))
+        if not large:
+            return find(slice(0, size))
+        if target and target not in self.records:
+            self.records[target]  # DoesNotFit, with the nearest of all names
+        if not asked.attributes <= set(self.records.names):
+            asked.mask(self.records.take(np.zeros(0, dtype=np.intp)))  # QueryError, likewise
+        found = list(each_block(list_blocks(size), find))
+        count = sum(map(len, found))
+        if count == size == self._hospital_rows:
+            everyone: NDArray[np.int32] = self.patients.astype(np.int32, copy=False)
+            return everyone
+        rows: NDArray[np.int32] = make_room(count, np.int32, self.room)
+        ends = np.cumsum([0, *map(len, found)])
+        for start, part in zip(ends.tolist(), found, strict=False):
+            write_block(rows, slice(start, start + len(part)), part)
+        return rows
 
     def binned(self, name: str, edges: tuple[float, ...]) -> NDArray[np.unsignedinteger]:
         """A numeric column as codes: 0 missing, then 1 + the number of public edges at or below the value."""
@@ -410,8 +471,8 @@ class View:
         if codes is None:
             with self._lock:
                 placed = self._gridded.get(name)
-            merged = None if placed is None else placed.merge(edges)
-            codes = bin_codes(self.measured(name), edges) if merged is None else merged
+            merged = None if placed is None else placed.merge(edges, self.room)
+            codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
@@ -423,7 +484,7 @@ class View:
         with self._lock:
             placed = self._gridded.get(name)
         if placed is None or placed.is_date != is_date:
-            placed = GridCodes.place(self.measured(name), is_date=is_date)
+            placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
             with self._lock:
                 self._gridded[name] = placed
         return placed
@@ -435,7 +496,9 @@ class View:
         column = self.records[name]
         if not self._by_itself:
             return numbers(self.records, name)
-        return column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day)
+        return (
+            column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day, self.room)
+        )
 
     def reread(self, name: str) -> None:
         """At a site a value is its own label, as the table was read, and nothing else."""
@@ -449,7 +512,7 @@ class View:
             with self._lock:
                 labelled = self._labelled.get(name)
                 if labelled is None:
-                    labelled = read_as_labels(column)
+                    labelled = read_as_labels(column, self.room)
                     if len(labelled.values) <= REMEMBERED_LABELS:
                         self._labelled[name] = labelled
                 return labelled
@@ -507,17 +570,29 @@ def _are_last(owners: NDArray[np.intp], most: int) -> NDArray[np.bool_]:
     return last
 
 
-def identifies(name: str, column: Column, policy: Policy) -> bool:
+def identifies(name: str, column: Column, policy: Policy, store: Store | None = None) -> bool:
     """Whether a column has about one value per patient (or is stated to identify them)."""
     if name in policy.identifiers:
         return True
     if name in policy.allow:
         return False
+    if store is not None:  # found when it was read
+        return bool(store.recall(f"{name} identifies", lambda: looks_identifying(name, column)))
+    return looks_identifying(name, column)
+
+
+def looks_identifying(name: str, column: Column) -> bool:
+    """The same by its name and what it holds alone."""
     if isinstance(column, Coded) and len(column.values) < IDENTIFIER_VALUES:
         return False
     if isinstance(column, Numbers) or column.numeric or holds_measurements(column):
         if isinstance(column, Coded) and len(column.values) < LEAST_NUMBERS:
             return False
+        if is_large(len(column)) and isinstance(column, Coded):
+            # As many distinct numbers as nearly all patients would be kept as numbers, not as codes.
+            return False
+        if is_large(len(column)):
+            return many_number_patients(name, read_as_numbers(column))
         measured = read_as_numbers(column)
         return numbers_patients(name, measured[np.isfinite(measured)])
     return near_unique(column)
@@ -527,10 +602,9 @@ def near_unique(column: Coded) -> bool:
     """Whether a column of categories has about one value per patient, so that to list them is to list patients."""
     if len(column.values) < IDENTIFIER_VALUES:
         return False
-    distinct = int(np.count_nonzero(np.bincount(column.codes, minlength=1)[1:]))
-    return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(
-        np.count_nonzero(column.codes)
-    )
+    counts = count_codes(column.codes, len(column.values) + 1)[1:]
+    distinct = int(np.count_nonzero(counts))
+    return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(counts.sum())
 
 
 def present(records: Records, name: str) -> NDArray[np.bool_]:
@@ -546,20 +620,20 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
         return column.numbers
     if holds_dates(column):
         assert isinstance(column, Coded)
-        return _read_days(column, read_day)
+        return _read_days(column, read_day, records.room)
     if holds_measurements(column):
-        return read_as_numbers(column)
+        return read_as_numbers(column, records.room)
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
         raise DoesNotFit(say_text(name))
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
-    return np.take(sizes, column.codes)
+    return look_up(sizes, column.codes, records.room)
 
 
-def _read_days(column: Coded, read: Callable[[Value], float]) -> NDArray[np.float64]:
+def _read_days(column: Coded, read: Callable[[Value], float], room: Path | None) -> NDArray[np.float64]:
     days: NDArray[np.float64] = np.array([np.nan, *map(read, column.values)], dtype=np.float64)
-    return np.take(days, column.codes)
+    return look_up(days, column.codes, room)
 
 
 def say_text(name: str) -> str:

@@ -19,7 +19,7 @@ read once for the four.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -54,6 +54,7 @@ from concilium.protocol.splits import (
     find_columns,
     has_alternatives,
 )
+from concilium.records.blocks import each_block, is_large, list_blocks, read_block, release_pages
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
@@ -119,7 +120,7 @@ def _fill(
     for indices in by_size.values():
         for start in range(0, len(indices), TOGETHER):
             group = indices[start : start + TOGETHER]
-            codes = tuple([columns[index] for index in group])
+            codes = tuple([read_block(columns[index], slice(None)) for index in group])
             into = tuple([tables[index] for index in group])
             if len(group) == TOGETHER:
                 _add_four(codes, rows, keys, width, into)
@@ -251,6 +252,10 @@ class AskCounts(Summed, frozen=True, kw_only=True, dict=True):
         if self.noise is not None and not all(one.covers_everyone for one in self.attributes):
             raise MessageError("every attribute of a private question has a cell for every patient")
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return self.sample is None and not self.followed
+
     def estimate(self, patients: int, columns: int) -> Workload:
         work = estimate_columns(self.named, patients, each_by_itself=self.noise is not None)
         work += estimate_tables(
@@ -300,23 +305,15 @@ class _SiteTables:
     columns: AskedColumns
     target: SiteColumn | None
     question: AskCounts
+    size: int | None = None
 
     def count(self) -> NDArray[np.uint32]:
         """All counts, [node, cell, class]."""
         question, nodes = self.question, self.question.nodes
-        rows, keys = self._find_keys({node: place for place, node in enumerate(nodes)})
         width = len(nodes) * question.columns
-        folded = [self.columns.folded[index] for index in question.counting]
-        tables = _count(
-            [codes for codes, _ in folded],
-            [len(cells) for _, cells in folded],
-            rows,
-            keys,
-            width,
-            repeated=has_alternatives(question.tree),
-        )
+        tables, totals = self._count_all({node: place for place, node in enumerate(nodes)}, width)
         cells = self.columns.arrange(tables, question.counting)
-        cells[0] = np.bincount(keys, minlength=width)
+        cells[0] = totals
         counts = cells[not question.totals :].reshape(-1, len(nodes), question.columns)
         return np.ascontiguousarray(counts.transpose(1, 0, 2))
 
@@ -340,8 +337,7 @@ class _SiteTables:
         sizes = [len(cells) for _, cells in self.columns.columns]
         if width * sum(sizes) > MOST_NUMBERS:
             raise MessageError("the tree has become too large for this site to look for small cells in it")
-        rows, keys = self._find_keys(place | ends)
-        everywhere = _count([codes for codes, _ in self.columns.columns], sizes, rows, keys, width)
+        everywhere, totals = self._count_all(place | ends, width, folded=False)
         tables = [
             table.reshape(-1, nodes, classes).transpose(1, 0, 2).copy()
             for table in np.split(everywhere, np.cumsum(sizes)[:-1])
@@ -349,7 +345,7 @@ class _SiteTables:
         for family in reversed(families):
             for table in tables:
                 table[family.parent] = table[list(family.children)].sum(axis=0)
-        everyone = np.bincount(keys, minlength=width).reshape(nodes, classes).sum(axis=0)
+        everyone = totals.reshape(nodes, classes).sum(axis=0)
         dropped, empty = withhold(guard, everyone, tables, families)
         asked = [place[node] for node in question.nodes]
         offset = int(question.totals)
@@ -358,6 +354,53 @@ class _SiteTables:
             counts[dropped[index, asked], offset : offset + size] = 0
             offset += size
         counts[empty[asked]] = 0
+
+    def _count_all(
+        self, asked: Mapping[int, int], width: int, *, folded: bool = True
+    ) -> tuple[Table, NDArray[np.int64]]:
+        """The table of each counted column, and how many rows have each key. A large table is counted block by block on
+        all cores: sums of whole numbers are the same in any order."""
+        size = len(self.cohort.view.records)
+        if not is_large(size):
+            return self._count_here(asked, width, folded=folded)
+        columns = self.columns.folded if folded else self.columns.columns
+
+        def count(block: slice) -> tuple[Table, NDArray[np.int64]]:
+            part, rows = self.columns.at(block, self.cohort.rows, size)
+            target = None if self.target is None else (self.target[0][block], self.target[1])
+            here = replace(self, cohort=replace(self.cohort, rows=rows), columns=part, target=target)
+            counted = replace(here, size=block.stop - block.start)._count_here(asked, width, folded=folded)
+            for codes, _ in [*columns, *([] if self.target is None else [self.target])]:
+                release_pages(codes, block)
+            return counted
+
+        tables, totals = np.zeros(0, dtype=np.uint32), np.zeros(width, dtype=np.int64)
+        for one, more in each_block(list_blocks(size), count):
+            tables = tables + one if tables.size else one
+            totals += more
+        return tables, totals
+
+    def _count_here(
+        self, asked: Mapping[int, int], width: int, *, folded: bool
+    ) -> tuple[Table, NDArray[np.int64]]:
+        counted = self.columns.columns
+        if folded:
+            counted = [self.columns.folded[index] for index in self.question.counting]
+        rows, keys = self._find_keys(asked)
+        tables = _count(
+            [codes for codes, _ in counted],
+            [len(cells) for _, cells in counted],
+            rows,
+            keys,
+            width,
+            repeated=has_alternatives(self.question.tree),
+        )
+        return tables, np.bincount(keys, minlength=width)
+
+    @property
+    def _patients(self) -> int:
+        """How many rows these columns have."""
+        return len(self.cohort.view.records) if self.size is None else self.size
 
     def _find_keys(self, asked: Mapping[int, int]) -> tuple[NDArray[np.int32], NDArray[np.unsignedinteger]]:
         """The rows that rest in an asked node, in table order, and for each: the node's place x classes + class."""
@@ -368,7 +411,7 @@ class _SiteTables:
             resting = _route_alternatives(everyone, tree, self.columns.folded)
             rows = np.concatenate([resting[end] for end in asked])
             node = np.repeat(list(asked.values()), [len(resting[end]) for end in asked])
-        elif len(self.cohort.view.records) <= FEW_ROWS and (
+        elif self._patients <= FEW_ROWS and (
             (most := 1 + max([*asked, *(node for split in tree for node in split.children)])) <= FEW_NODES
         ):
             places = np.full(most, STAYS, dtype=np.int64)
@@ -378,7 +421,7 @@ class _SiteTables:
             rows, node = everyone.take(resting_here), node.take(resting_here)
         else:
             resting = self.columns.route(everyone, tree)
-            position = np.full(len(self.cohort.view.records), STAYS, dtype=np.int32)
+            position = np.full(self._patients, STAYS, dtype=np.int32)
             for end, place in asked.items():
                 position.put(resting.get(end, everyone[:0]), place)
             rows = (position != STAYS).nonzero()[0].astype(np.int32)

@@ -33,6 +33,7 @@ from concilium.protocol.patient_identity import (
     find_changed,
     join_marks,
 )
+from concilium.records.blocks import hash_array, is_large, list_blocks, read_block
 from concilium.records.patients import Patients
 
 if TYPE_CHECKING:
@@ -117,7 +118,26 @@ class Population:
 
     @cached_property
     def digest(self) -> bytes:
-        return hashlib.sha256(self.rows.astype("<u4").tobytes()).digest()
+        return hash_array(self.rows, "<u4")
+
+
+def _gather(numbers: NDArray[np.uint32], rows: NDArray[np.integer]) -> BitMap:
+    """The numbers of the patients in these rows."""
+    if not is_large(len(rows)):
+        return BitMap(array("I", numbers[rows].tobytes()))
+    patients, is_here = BitMap(), np.zeros(1 + max(_find_largest(numbers)), dtype=np.bool_)
+    for block in list_blocks(len(rows)):
+        is_here[numbers[read_block(rows, block)]] = True
+    for block in list_blocks(len(is_here)):  # in order, which is quicker to enter
+        own = (np.flatnonzero(is_here[block]) + block.start).astype(np.uint32)
+        patients |= BitMap(array("I", own.tobytes()))
+    patients.run_optimize()
+    return patients
+
+
+def _find_largest(numbers: NDArray[np.uint32]) -> Iterator[int]:
+    for block in list_blocks(len(numbers)):
+        yield int(read_block(numbers, block).max(initial=0))
 
 
 class Populations:
@@ -147,7 +167,7 @@ class Populations:
         """
         memory = self._ledger.recall_patients() or self._ledger.begin_patients(self._numbers.columns)
         numbers = self._numbers.find(memory)
-        patients = BitMap(array("I", numbers[population.rows].tobytes()))
+        patients = _gather(numbers, population.rows)
         if 0 < len(patients) < self._least:
             return False
         content = patients.serialize()

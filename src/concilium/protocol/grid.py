@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
+from concilium.records.blocks import count_codes, fill_room, is_large, look_up, read_block
 from concilium.records.units import Quartiles
 
 LOWEST, HIGHEST = -6, 9
@@ -134,8 +136,11 @@ MOST_BUCKETS = 1 << 13
 GRID_SHIFT = 42
 
 
-def bin_codes(values: NDArray[np.float64], edges: tuple[float, ...]) -> Codes:
+def bin_codes(values: NDArray[np.float64], edges: tuple[float, ...], room: Path | None = None) -> Codes:
     """Codes of numbers between public edges: 0 missing, i where edges[i-2] <= value < edges[i-1]."""
+    if is_large(len(values)):
+        dtype = np.min_scalar_type(len(edges) + 1)
+        return fill_room(len(values), dtype, room, lambda block: bin_codes(read_block(values, block), edges))
     codes = np.empty(len(values), dtype=np.min_scalar_type(len(edges) + 1))
     if len(values) < FEW_NUMBERS:
         codes[:] = np.searchsorted(np.asarray(edges, dtype=np.float64), values, side="right") + 1
@@ -156,8 +161,16 @@ class GridCodes:
     is_date: bool
 
     @classmethod
-    def place(cls, values: NDArray[np.float64], *, is_date: bool) -> GridCodes:
+    def place(cls, values: NDArray[np.float64], *, is_date: bool, room: Path | None = None) -> GridCodes:
         edges = list_edges(is_date=is_date)
+        if is_large(len(values)):
+            codes = fill_room(
+                len(values),
+                np.uint16,
+                room,
+                lambda b: cls.place(read_block(values, b), is_date=is_date).codes,
+            )
+            return cls(codes, *_accumulate(codes), is_date)
         if is_date or len(values) < FEW_NUMBERS:
             codes = (np.searchsorted(edges, values, side="right") + 1).astype(np.uint16)
             codes[np.isnan(values)] = 0
@@ -170,13 +183,16 @@ class GridCodes:
         counts[0] = counts[first - 1 : last + 1] = 0
         return cls(codes, first, reached, is_date)
 
-    def merge(self, edges: tuple[float, ...]) -> Codes | None:
+    def merge(self, edges: tuple[float, ...], room: Path | None = None) -> Codes | None:
         """The codes between fewer edges; None where one of them is not on the grid."""
         ends = _find_ends(edges, self.is_date)
         if ends is None:
             return None
-        merged = np.empty(len(self.codes), dtype=np.min_scalar_type(len(edges) + 1))
-        table = np.repeat(np.arange(len(edges) + 2, dtype=merged.dtype), ends[1:] - ends[:-1])
+        dtype = np.min_scalar_type(len(edges) + 1)
+        table = np.repeat(np.arange(len(edges) + 2, dtype=dtype), ends[1:] - ends[:-1])
+        if is_large(len(self.codes)):
+            return look_up(table, self.codes, room)
+        merged = np.empty(len(self.codes), dtype=dtype)
         _look_up(table, self.codes, merged)
         return merged
 
@@ -197,7 +213,7 @@ class GridCodes:
     def _accumulate(self, rows: NDArray[np.int32] | None) -> tuple[int, NDArray[np.int64]]:
         if rows is None:
             return self.first, self.reached
-        return _accumulate(self.codes[rows])
+        return _accumulate(self.codes, rows)
 
     def count(self, grid: Grid, rows: NDArray[np.int32] | None) -> NDArray[np.int64]:
         """How many of these rows, or of all, have each code between the edges of these cells of the grid."""
@@ -208,8 +224,17 @@ class GridCodes:
         return below[1:] - below[:-1]
 
 
-def _accumulate(codes: NDArray[np.uint16]) -> tuple[int, NDArray[np.int64]]:
+def _accumulate(
+    codes: NDArray[np.uint16], rows: NDArray[np.int32] | None = None
+) -> tuple[int, NDArray[np.int64]]:
     """The first code that occurs, and how many have each code or one below it, the missing before the first."""
+    if is_large(len(codes)):
+        counts = count_codes(codes, 1 << 16, rows)
+        occurs = np.flatnonzero(counts[1:]) + 1
+        first, last = (int(occurs[0]), int(occurs[-1])) if len(occurs) else (1, 0)
+        counts[first - 1] = counts[0]
+        return first, counts[first - 1 : last + 1].cumsum()
+    codes = codes if rows is None else codes[rows]
     known = codes[codes > 0]
     first = int(known.min()) if len(known) else 1
     reached = np.cumsum(np.bincount(known - np.uint16(first - 1), minlength=1))

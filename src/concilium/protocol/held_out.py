@@ -52,11 +52,12 @@ from concilium.errors import DoesNotFit, MessageError
 from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.disclosure import Population
-from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.blocks import list_blocks, make_room, read_block, write_block
+from concilium.records.columns import Coded, Column, Numbers, Value, label, take_block
 from concilium.records.grammar import canonical, measure, read_day
 from concilium.records.patients import Owners
 from concilium.records.query import read_as_labels
-from concilium.records.row_hashes import APART, count_before, mix
+from concilium.records.row_hashes import mix, tell_apart
 from concilium.records.table import Records
 
 if TYPE_CHECKING:
@@ -182,17 +183,30 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
         side = chosen == held
         if held and isinstance(part, Holdout):
             side = part.find_measured(cohort, side)
-        rows = cohort.rows[side]
+        rows = _keep_rows(cohort, side)
         for oldest in list(islice(parts, max(0, len(parts) - REMEMBERED_PARTS + 1))):
             parts.pop(oldest, None)
-        parts[key] = rows, Population(cohort.view.patients[rows])
+        parts[key] = rows, cohort.view.find_population(rows)
     rows, population = parts[key]
     return replace(cohort, rows=rows, population=population)
 
 
+def _keep_rows(cohort: Cohort, side: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """The rows of some of a cohort."""
+    kept = make_room(int(np.count_nonzero(side)), np.int32, cohort.view.room)
+    start = 0
+    for block in list_blocks(len(side)):
+        rows = read_block(cohort.rows, block)[side[block]]
+        write_block(kept, slice(start, start + len(rows)), rows)
+        start += len(rows)
+    return kept
+
+
 def _draw(tickets: Tickets, rows: NDArray[np.int32], percent: int, salt: int) -> NDArray[np.bool_]:
     """For each of these rows whether its ticket is among so many percent."""
-    held: NDArray[np.bool_] = mix(tickets[rows], salt) < np.uint64((percent << 64) // 100)
+    held = np.empty(len(rows), dtype=np.bool_)
+    for block in list_blocks(len(rows)):
+        held[block] = mix(tickets[read_block(rows, block)], salt) < np.uint64((percent << 64) // 100)
     return held
 
 
@@ -291,20 +305,21 @@ def _find_own_tickets(owners: Owners, key: bytes) -> Tickets:
 
 def _find_tickets(records: Records, key: bytes) -> Tickets:
     """A number for every row: a hash under this key of what it says, and of how many rows before say the same."""
-    columns = [_read_cells(records[name]) for name in sorted(records.names)]
-    digests = np.empty((len(records), 2), dtype=np.uint64)
+    names = sorted(records.names)
+    digests = make_room((2, len(records)), np.uint64, records.room)
     secret = np.frombuffer(hashlib.sha256(key).digest() * ROWS_AT_ONCE, dtype="<u8").reshape(ROWS_AT_ONCE, -1)
-    for start in range(0, len(records), ROWS_AT_ONCE):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        content = [read(rows) for read in columns]
-        # All rows are of one length and no hash is ever shown, so that a key before the row is enough.
-        cells = np.concatenate([secret[: len(content[0])], *content], axis=1)
-        hashed = b"".join([hashlib.sha256(row).digest()[:16] for row in cells])
-        digests[rows] = np.frombuffer(hashed, dtype="<u8").reshape(-1, 2)
-    before = count_before(digests.T)
-    if before is None:
-        return digests[:, 0].copy()
-    tickets: Tickets = digests[:, 0] + before * APART
+    for block in list_blocks(len(records)):
+        columns = [_read_cells(take_block(records[name], block)) for name in names]
+        found = np.empty((block.stop - block.start, 2), dtype=np.uint64)
+        for start in range(0, len(found), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            content = [read(rows) for read in columns]
+            # All rows are of one length and no hash is ever shown, so that a key before the row is enough.
+            cells = np.concatenate([secret[: len(content[0])], *content], axis=1)
+            hashed = b"".join([hashlib.sha256(row).digest()[:16] for row in cells])
+            found[rows] = np.frombuffer(hashed, dtype="<u8").reshape(-1, 2)
+        write_block(digests, block, found.T)
+    tickets: Tickets = tell_apart(digests, records.room)[0]
     return tickets
 
 

@@ -16,6 +16,8 @@ process besides, forgets or oversees less than a hundredth.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Iterable
@@ -29,11 +31,14 @@ from concilium.protocol.attributes import CALL, Attribute, Workload, estimate_co
 from concilium.protocol.masking import Memberships
 from concilium.protocol.messages import Envelope, Refused
 from concilium.protocol.questions import Statistic, Summed, estimate
+from concilium.records.blocks import ROWS_AT_ONCE
 from concilium.records.expression import literals, predicates
 from concilium.records.query import Query
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
+
+log = logging.getLogger(__name__)
 
 ASSUMED_PATIENTS = 1_000_000
 # What one question may take where the policy does not say: a million rows take some minutes at most, and up to ten
@@ -43,6 +48,9 @@ DAY = 86_400
 CHUNKS = 100
 LARGEST = 1 << 62  # what a ledger's file can add up
 
+# What is held of each row of a table that is gone over by blocks: who is held out, and its number in the ledger.
+OF_EACH_ROW = 6
+WORTH_A_LINE = 1 << 28  # bytes: before more than this is taken, the log says so
 # For each number: to draw its noise; to mask it, and for each site that it shares masks with.
 NOISE, MASK, MASK_OF_EACH = 5_000, 60, 8
 MASKED_BYTES = 80
@@ -58,13 +66,21 @@ class Meter:
     """What one site has computed, and may."""
 
     def __init__(
-        self, limits: WorkLimits, ledger: Ledger, memberships: Memberships, patients: int, columns: int
+        self,
+        limits: WorkLimits,
+        ledger: Ledger,
+        memberships: Memberships,
+        patients: int,
+        columns: int,
+        *,
+        in_store: bool = False,
     ) -> None:
         if limits.patients is not None and limits.patients < patients:
             raise PolicyError(
                 f"[work] takes a table to have {limits.patients} patients, and this one has {patients}: state as many "
                 "as it may come to have"
             )
+        self._in_store = in_store
         self._limits, self._ledger, self._memberships = limits, ledger, memberships
         self._most_memory = limits.memory
         self._rounded, self._columns = 1 << max(0, patients - 1).bit_length(), columns
@@ -75,12 +91,10 @@ class Meter:
     def admit(self, envelope: Envelope, question: Statistic, release: Release) -> None:
         """Count the work of a question; Refused where it is more than the policy allows."""
         patients = self._assume(release)
-        work = estimate(envelope, question, patients, self._columns)
-        work += _estimate_selection(question.query, patients, each_by_itself=release.bounded)
-        if question.followed:
-            work += estimate_columns([question.followed.attribute], patients, each_by_itself=True)
-        if question.division is not None or question.followed:
-            work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
+        work = self._estimate(envelope, question, patients, release)
+        if question.goes_by_blocks and self._goes_by_blocks(patients, release):
+            held = self._estimate(envelope, question, ROWS_AT_ONCE * (os.cpu_count() or 1), release).memory
+            work = Workload(work.operations, held + OF_EACH_ROW * patients)
         if isinstance(question, Summed) and not release.by_site:
             neighbours = len(self._memberships.at(envelope.study).neighbours)
             each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
@@ -88,6 +102,29 @@ class Meter:
         elif isinstance(question, Summed) and question.noise is not None:
             work += Workload(NOISE * question.numbers, MASKED_BYTES * question.numbers)
         self._spend(work, patients)
+        if work.memory >= WORTH_A_LINE:
+            log.info(
+                "a question of kind %r goes over %s patients, with %s of memory at most: %.3g operations",
+                envelope.kind,
+                f"{patients:,}",
+                say_bytes(work.memory),
+                work.operations,
+            )
+
+    def _estimate(self, envelope: Envelope, question: Statistic, patients: int, release: Release) -> Workload:
+        """What it takes to find the patients of a question, and to compute it."""
+        work = estimate(envelope, question, patients, self._columns)
+        work += _estimate_selection(question.query, patients, each_by_itself=release.bounded)
+        if question.followed:
+            work += estimate_columns([question.followed.attribute], patients, each_by_itself=True)
+        if question.division is not None or question.followed:
+            work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
+        return work
+
+    def _goes_by_blocks(self, patients: int, release: Release) -> bool:
+        """Whether a table of so many is gone over by blocks. Under a release with a bound no patient may decide that,
+        nor whether there is a store: a table that counts as large and is none fits anyway."""
+        return patients > ROWS_AT_ONCE and (self._in_store or release.bounded)
 
     def admit_selection(self, query: str, release: Release) -> None:
         """The same for finding the patients of a query, where nothing else is computed."""
@@ -137,8 +174,8 @@ class Meter:
         if work.memory > self._most_memory:
             raise Refused(
                 "work",
-                f"this question may take {_say_bytes(work.memory)} of memory, and this hospital allows "
-                f"{_say_bytes(self._most_memory)} for one question: {ASK_LESS}",
+                f"this question may take {say_bytes(work.memory)} of memory, and this hospital allows "
+                f"{say_bytes(self._most_memory)} for one question: {ASK_LESS}",
                 asked=f"{work.memory} bytes",
                 would_fit=f"{self._most_memory} bytes",
             )
@@ -200,6 +237,6 @@ def _count_conditions(query: str) -> tuple[int, int, int]:
     return len(conditions), sum(len(list(literals(one))) for one in conditions), len(parsed.attributes)
 
 
-def _say_bytes(count: int) -> str:
+def say_bytes(count: int) -> str:
     """A number of bytes as people read it."""
     return f"{count / 1e9:.3g} GB" if count >= 10**9 else f"{count / 1e6:.3g} MB"

@@ -18,6 +18,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,15 @@ from concilium.errors import LedgerError
 from concilium.ledger.ledger import Ledger
 from concilium.ledger.memory import PatientMemory
 from concilium.privacy.identity import Identity, statement
+from concilium.records.blocks import (
+    fill_room,
+    is_large,
+    list_blocks,
+    make_room,
+    read_block,
+    split_hashes,
+    write_block,
+)
 from concilium.records.columns import Coded, Value, label
 from concilium.records.patients import Patients
 from concilium.records.row_hashes import Hashes, are_distinct, hash_rows
@@ -57,6 +67,10 @@ class PatientIdentity:
         """The number of the patient in each row."""
         blocks = self._ledger.patient_blocks()
         if self._found is None or self._found[:2] != (memory.key, blocks):
+            if is_large(len(self._patients)):
+                blocks, numbers = self._find_many(memory, blocks)
+                self._found = memory.key, blocks, numbers
+                return numbers
             names = self._name(memory)
             known = self._read_names() if blocks else names[:0]
             numbers, is_new = _look_up(names, known)
@@ -70,15 +84,62 @@ class PatientIdentity:
             self._found = memory.key, blocks, numbers
         return self._found[2]
 
+    def _find_many(
+        self, memory: PatientMemory, blocks: list[tuple[int, bytes]]
+    ) -> tuple[list[tuple[int, bytes]], NDArray[np.uint32]]:
+        """The same of a large table, with the blocks there are then. Its new patients are numbered in the order of
+        their names, and so found again without sorting; what was found is kept with the columns of the table."""
+        table = self._patients.table
+        room, store = (None, None) if table is None else (table.room, table.store)
+        state = [memory.key.hex(), memory.columns, [(first, token.hex()) for first, token in blocks]]
+        if store is not None and (found := store.recall_numbers(state)) is not None:
+            return blocks, found
+        names, numbers = self._name(memory, room), make_room(len(self._patients), np.uint32, room)
+        is_new, next_number = np.ones(len(names), dtype=np.bool_), 0
+        for run in self._list_runs(blocks):
+            known = make_room(sum(size for _, size in run), np.uint64, room)
+            for first, size in run:
+                begin = first - run[0][0]
+                write_block(known, slice(begin, begin + size), self._read_names(first))
+            _enter_known(names, known, run[0][0], numbers, is_new)
+            next_number = run[0][0] + len(known)
+        for rows in split_hashes(names) if is_new.any() else ():
+            own = rows[is_new[rows]]
+            fresh, places = np.unique(names[own], return_inverse=True)
+            numbers[own] = places + next_number
+            for block in list_blocks(len(fresh)):
+                token = self._ledger.remember_names(next_number, fresh[block].astype("<u8").tobytes())
+                blocks = [*blocks, (next_number, token)]
+                next_number += block.stop - block.start
+        if store is not None:
+            state[2] = [(first, token.hex()) for first, token in blocks]
+            store.keep_numbers(state, numbers)
+        return blocks, numbers
+
+    def _list_runs(self, blocks: list[tuple[int, bytes]]) -> list[list[tuple[int, int]]]:
+        """The blocks of known names, first number and size of each, those together that are in one order."""
+        runs: list[list[tuple[int, int]]] = []
+        last: np.uint64 | None = None
+        for first, _ in blocks:
+            names = self._read_names(first)
+            ordered = bool(np.all(names[1:] > names[:-1]))
+            if not (ordered and last is not None and names[0] > last):
+                runs.append([])
+            runs[-1].append((first, len(names)))
+            last = names[-1] if ordered else None
+        return runs
+
     def count_known(self, memory: PatientMemory) -> tuple[int, int]:
         """How many patients have a number, and how many of them are in the table."""
         known = self._read_names()
         return len(known), int(np.isin(known, self._name(memory)).sum())
 
-    def _read_names(self) -> Names:
-        return np.frombuffer(self._ledger.patient_names(), dtype="<u8").astype(np.uint64)
+    def _read_names(self, first: int | None = None) -> Names:
+        """The known names, or those of the block that begins with this number."""
+        held = self._ledger.patient_names() if first is None else self._ledger.names_from(first)
+        return np.frombuffer(held, dtype="<u8").astype(np.uint64)
 
-    def _name(self, memory: PatientMemory) -> Names:
+    def _name(self, memory: PatientMemory, room: Path | None = None) -> Names:
         table = self._patients.table
         if memory.columns is None:
             if self._patients.by is None and table is not None:
@@ -86,7 +147,10 @@ class PatientIdentity:
         elif table is None or not set(memory.columns) <= set(table.lasting_names):
             absent = set(memory.columns) - set(() if table is None else table.lasting_names)
             raise LedgerError(_say(self._ledger, f"columns that are gone, such as {min(absent)!r}"))
-        return _encipher(self._patients.tell_apart(memory.columns), memory.key)
+        hashes = self._patients.tell_apart(memory.columns)
+        return fill_room(
+            hashes.shape[1], np.uint64, room, lambda block: _encipher(read_block(hashes, block), memory.key)
+        )
 
 
 def _say(ledger: Ledger, what: str) -> str:
@@ -106,6 +170,21 @@ def _look_up(names: Names, known: Names) -> tuple[NDArray[np.uint32], NDArray[np
     places = np.minimum(np.searchsorted(known, names, sorter=order), len(known) - 1)
     numbers = order[places]
     return numbers.astype(np.uint32), known[numbers] != names
+
+
+def _enter_known(
+    names: Names, known: Names, first: int, numbers: NDArray[np.uint32], is_new: NDArray[np.bool_]
+) -> None:
+    """Enter the numbers of those names that are among the known ones, which are numbered from `first` on."""
+    order = None if np.all(known[1:] > known[:-1]) else np.argsort(known, kind="stable")
+    for block in list_blocks(len(names)):
+        here = read_block(names, block)
+        rows = np.argsort(here)  # so that the known ones are gone over in their order
+        places = np.minimum(np.searchsorted(known, here[rows], sorter=order), len(known) - 1)
+        places = places if order is None else order[places]
+        found = known[places] == here[rows]
+        rows = rows[found] + block.start
+        numbers[rows], is_new[rows] = first + places[found], False
 
 
 def _encipher(hashes: Hashes, key: bytes) -> Names:

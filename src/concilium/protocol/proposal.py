@@ -118,6 +118,11 @@ class Proposal(Parametrised, ABC, Generic[B]):
         return frozenset(filter(None, [self.must_know, *Query.parse(self.query).attributes]))
 
     @property
+    def spares_misfits(self) -> bool:
+        """Whether a hospital that does not fit steps aside, rather than stop the study."""
+        return False
+
+    @property
     def required_columns(self) -> frozenset[str]:
         """The columns without which a hospital refuses the study, however it is released."""
         return frozenset()

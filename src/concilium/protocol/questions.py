@@ -140,6 +140,11 @@ class Statistic(Question, frozen=True, kw_only=True):
         """The folds that it tells apart."""
         return None
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        """Whether a table in a column store is gone over block by block, so that no more of it is held at once."""
+        return False
+
     def estimate(self, patients: int, columns: int) -> Workload:
         """What computing it takes at most in a table of so many patients and columns, whoever matches."""
         return estimate_columns(self.named, patients, each_by_itself=True)

@@ -182,6 +182,7 @@ class Region:
                     evaluation=Fraction(terms.evaluation) if terms.evaluation else None,
                     subgroups=opened.subgroups,
                     encounters=opened.encounters,
+                    spares_misfits=opened.method.spares_misfits,
                 )
                 key = derive_proof_key(self.identity, terms.exchange_key, opened.id, self.name)
                 below = _RegionalStudy(self.house.open(draft), opened, key)

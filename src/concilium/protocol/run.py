@@ -381,7 +381,7 @@ class Run:
         self.rounds += 1
         asked = self.sites if among is None else [site for site in self.sites if site in among]
         spared = [] if among is None else [site for site in self.sites if site not in among]
-        self._report(f"round {self.rounds}: {question.kind} to {len(asked)} sites")
+        self._report(f"round {self.rounds}: {question.kind} to {len(asked)} sites{self._say_absent()}")
         self._asked_at_a_price |= isinstance(question, Summed) and question.noise is not None
         bodies, refused, lost = self._round(question, asked, templates, live=live, release=release)
         forgetful = [site for site, refusal in refused if refusal.rule == "proposed"]
@@ -459,6 +459,12 @@ class Run:
             narrow = attribute.narrow(known[attribute.name])
             self._narrowed[site, attribute.name] = attribute, narrow
         return narrow
+
+    def _say_absent(self) -> str:
+        """Who answered earlier rounds no more."""
+        named = [*(one.site for one in self.refusals), *(one.site for one in self.dropouts)]
+        gone = dict.fromkeys(site for site in named if site not in self.sites)
+        return f", without {', '.join(gone)}" if gone else ""
 
     def _report(self, text: str) -> None:
         if self.house.on_round is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 import numpy as np
 
-from concilium.errors import DoesNotFit, MessageError, name_some
+from concilium.errors import DoesNotFit, HouseError, MessageError, name_some
 from concilium.protocol.attributes import (
     READ_CATEGORY,
     READ_NUMBER,
@@ -39,6 +39,7 @@ from concilium.protocol.cohort import (
 )
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import PLAIN, PRIVATE, Gathered, Reply
+from concilium.records.blocks import count_codes
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.drafting import MEASURED
 from concilium.records.grammar import canonical, measure
@@ -115,6 +116,10 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
             raise MessageError("under masks a site does not tell how many patients it has")
         for name, edges in self.bins.items():
             check_edges(name, edges)
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
 
     def estimate(self, patients: int, columns: int) -> Workload:
         listed = columns if self.attributes is None else min(columns, len(self.attributes))
@@ -421,7 +426,32 @@ def _as_listed(column: Column) -> Coded | None:
 def find_cautions(schemas: Mapping[str, SchemaSeen], grouped: Collection[str] = ()) -> list[str]:
     """What a reader of the model must know of how sites write their columns. `grouped` are numbers that lie in two
     groups far apart, over all sites."""
-    return [*_find_foreign_codings(schemas), *_say_odd(schemas), *_suspect_units(schemas, grouped)]
+    foreign = [
+        f"{site} has no value of the outcome that any other site has, so that its patients are not compared rightly; "
+        "map its values to those of the others there"
+        for site in _find_foreign_outcomes(schemas)
+    ]
+    return [*foreign, *_find_foreign_codings(schemas), *_say_odd(schemas), *_suspect_units(schemas, grouped)]
+
+
+def refuse_foreign_outcome(schemas: Mapping[str, SchemaSeen], target: str) -> None:
+    """HouseError where a site codes the outcome unlike all others: everybody there would count as without it."""
+    if foreign := _find_foreign_outcomes(schemas):
+        raise HouseError(
+            f"{name_some(foreign)}: no value of {target!r} there is one that another hospital has; map its values to "
+            "those of the others"
+        )
+
+
+def _find_foreign_outcomes(schemas: Mapping[str, SchemaSeen]) -> list[str]:
+    """The sites whose classes, two or more, are none of any other site's."""
+    classes = {site: {label(value) for value in schema.classes} for site, schema in schemas.items()}
+    sites_with = Counter(value for own in classes.values() for value in own)
+    return [
+        site
+        for site, own in classes.items()
+        if len(own) > 1 and len(sites_with) - len(own) > 1 and all(sites_with[one] == 1 for one in own)
+    ]
 
 
 def _suspect_units(schemas: Mapping[str, SchemaSeen], grouped: Collection[str]) -> list[str]:
@@ -495,7 +525,7 @@ def _find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
 
 def _list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
     """The values that occur among the cohort's patients, missing (None) last."""
-    codes = column.codes if cohort.everyone else column.codes[cohort.rows]
-    occurring = np.flatnonzero(np.bincount(codes, minlength=1))
+    rows = None if cohort.everyone else cohort.rows
+    occurring = np.flatnonzero(count_codes(column.codes, len(column.values) + 1, rows))
     values: list[str | int | float | bool | None] = [column.values[code - 1] for code in occurring if code]
     return [*values, None] if len(occurring) and occurring[0] == 0 else values

@@ -122,7 +122,14 @@ class Site:
         )
         populations = Populations(self.ledger, patients, self.policy.minimum_patients, view)
         memberships = Memberships(name, self.identity, self.policy, self.ledger, patients.digest)
-        meter = Meter(self.policy.work, self.ledger, memberships, len(patients), len(table.names))
+        meter = Meter(
+            self.policy.work,
+            self.ledger,
+            memberships,
+            len(patients),
+            len(table.names),
+            in_store=table.room is not None,
+        )
         self._context = SiteContext(
             name=name,
             identity=self.identity,

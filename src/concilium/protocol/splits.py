@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -15,6 +16,7 @@ from concilium.errors import MessageError
 from concilium.protocol.attributes import CALL, Attribute, Workload, recode
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import MOST_NUMBERS
+from concilium.records.blocks import look_up, read_block
 
 STAYS = -1
 FEW_TARGETS = 8
@@ -212,6 +214,10 @@ class AskedColumns:
     attributes: Sequence[Attribute]
     asked: bytes
     columns: list[SiteColumn]
+    room: Path | None = None
+    _blocks: dict[int, tuple[NDArray[np.int32], AskedColumns, NDArray[np.int32]]] = field(
+        default_factory=dict
+    )
     _target: tuple[bytes, SiteColumn] | None = None
     _routed: tuple[NDArray[np.int32], Sequence[Split], dict[int, NDArray[np.int32]]] | None = None
     _rested: tuple[NDArray[np.int32], Sequence[Split], NDArray[np.int32]] | None = None
@@ -221,7 +227,25 @@ class AskedColumns:
     def folded(self) -> list[SiteColumn]:
         """The same columns for counting: one with more codes than the question has cells for has one code per cell, so
         that a table is never larger than the answer, however many values the site's patients have."""
-        return [_fold(column, a.size) for column, a in zip(self.columns, self.attributes, strict=True)]
+        return [
+            _fold(column, a.size, self.room) for column, a in zip(self.columns, self.attributes, strict=True)
+        ]
+
+    def at(self, block: slice, rows: NDArray[np.int32], size: int) -> tuple[AskedColumns, NDArray[np.int32]]:
+        """The same columns in a block of the table, and those of the rows that are in it, counted from its start."""
+        there, parts = block.stop - block.start, self._blocks
+        before = parts.get(block.start)
+        if before is not None and before[0] is rows:
+            return before[1:]
+        if len(rows) == size:
+            local = _count_up(there)
+        else:
+            first, last = np.searchsorted(rows, [block.start, block.stop])
+            local = read_block(rows, slice(int(first), int(last))) - np.int32(block.start)
+        part = AskedColumns(self.attributes, self.asked, take_blocks(self.columns, block))
+        vars(part)["folded"] = take_blocks(self.folded, block)
+        parts[block.start] = rows, part, local
+        return part, local
 
     def find_target(self, classes: Attribute, view: View) -> SiteColumn:
         """The column of the target, by its classes."""
@@ -292,15 +316,25 @@ def find_columns(view: View, attributes: Sequence[Attribute]) -> AskedColumns:
     last = LAST_ASKED.get(view)
     if last is None or last.asked != asked:
         columns = [recode(attribute, view) for attribute in attributes]
-        last = LAST_ASKED[view] = AskedColumns(attributes, asked, columns)
+        last = LAST_ASKED[view] = AskedColumns(attributes, asked, columns, view.room)
     return last
 
 
-def _fold(column: SiteColumn, size: int) -> SiteColumn:
+def take_blocks(columns: Sequence[SiteColumn], block: slice) -> list[SiteColumn]:
+    """Columns in some rows of the table."""
+    return [(codes[block], cells) for codes, cells in columns]
+
+
+@lru_cache(maxsize=2)
+def _count_up(size: int) -> NDArray[np.int32]:
+    return np.arange(size, dtype=np.int32)
+
+
+def _fold(column: SiteColumn, size: int, room: Path | None) -> SiteColumn:
     """A column of an attribute with so many cells, with one code for each and one for what has no cell, where it has
     more."""
     codes, cells = column
     if len(cells) <= size + 1:
         return column
     narrow = np.where(cells == STAYS, size, cells).astype(np.min_scalar_type(size))
-    return narrow[codes], np.array([*range(size), STAYS], dtype=np.int32)
+    return look_up(narrow, codes, room), np.array([*range(size), STAYS], dtype=np.int32)

@@ -24,8 +24,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,24 @@ if TYPE_CHECKING:
 BatchReader: TypeAlias = "Callable[[Sequence[str]], Iterator[pyarrow.RecordBatch]]"
 """From the names of some columns to their cells, in the order of the rows. It may be called more than once."""
 
+
+class Keeper(Protocol):
+    """What keeps columns where they do not fit in memory (column_store.py)."""
+
+    def code_batches(
+        self,
+        read: BatchReader,
+        declared: Mapping[str, DeclaredColumn],
+        place: Callable[[str], Place],
+        empty: str,
+    ) -> dict[str, Column]: ...
+
+    def keep(self, name: str, column: Column) -> Column: ...
+
+
+# Every source ends in `code_batches`, so that none has to hand this on.
+KEEPER: ContextVar[Keeper | None] = ContextVar("KEEPER", default=None)
+
 FEW_TEXTS = 256  # with more distinct texts than this, a column may be one of measurements
 FIRST_ROWS = 512  # rows coded before it is looked at how many texts there are
 MOST_DIGITS = 15  # of a number that is exact however its digits are read
@@ -92,12 +111,15 @@ def code_batches(
     read: BatchReader, declared: Mapping[str, DeclaredColumn], place: Callable[[str], Place], empty: str
 ) -> dict[str, Column]:
     """The declared columns of a source. A source without rows is refused with the message `empty`."""
-    coders = {name: _Coder(column) for name, column in declared.items()}
-    if coders and not _code_all(read, coders):
+    keep = KEEPER.get()
+    if keep is not None:
+        return keep.code_batches(read, declared, place, empty)
+    coders = {name: Coder(column) for name, column in declared.items()}
+    if coders and not code_all(read, coders):
         raise RecordsError(empty)
-    again = {name: _Coder(declared[name], every_text=True) for name, coder in coders.items() if coder.lost}
+    again = {name: Coder(declared[name], every_text=True) for name, coder in coders.items() if coder.lost}
     if again:
-        _code_all(read, again)
+        code_all(read, again)
     columns = {}
     for name, coder in coders.items():
         column = again.get(name, coder).column(place(name))
@@ -105,7 +127,7 @@ def code_batches(
     return columns
 
 
-def _code_all(read: BatchReader, coders: Mapping[str, _Coder]) -> int:
+def code_all(read: BatchReader, coders: Mapping[str, Coder]) -> int:
     """Hand each column of each batch to its coder, and count the rows."""
     rows = 0
     for batch in read(list(coders)):
@@ -115,7 +137,7 @@ def _code_all(read: BatchReader, coders: Mapping[str, _Coder]) -> int:
     return rows
 
 
-class _Coder:
+class Coder:
     """Codes one column, batch by batch. `lost` means that too little was kept of it: read it again."""
 
     def __init__(self, declared: DeclaredColumn, every_text: bool = False) -> None:
@@ -202,7 +224,7 @@ class _Coder:
     def _add_texts(self, array: Any) -> None:
         encoded = array.dictionary_encode()
         table = self._numbering.code([*encoded.dictionary.to_pylist(), None])
-        self._codes.append(table.astype(narrowest(len(self._numbering) - 1))[_view_codes(encoded)])
+        self._codes.append(table.astype(narrowest(len(self._numbering) - 1))[view_codes(encoded)])
         if self._may_be_numbers and len(self._numbering) > FEW_TEXTS:
             self._may_be_numbers = False
             if all(self._size(str(text)) is not None for text in self._numbering.distinct):
@@ -216,7 +238,7 @@ class _Coder:
             if None in sizes:
                 self._forget()
                 return
-            numbers[~plain] = np.array(sizes, dtype=np.float64)[_view(others.indices, np.int32)]
+            numbers[~plain] = np.array(sizes, dtype=np.float64)[view(others.indices, np.int32)]
         self._numbers.append(numbers)
 
     def _add_moments(self, array: Any) -> None:
@@ -225,7 +247,7 @@ class _Coder:
 
         bare = compute.utf8_trim(array, BLANKS)
         tokens = pyarrow.array(sorted(self._missing), pyarrow.string())
-        absent = _view(compute.is_in(bare, tokens).cast("uint8"), np.uint8).astype(bool)
+        absent = view(compute.is_in(bare, tokens).cast("uint8"), np.uint8).astype(bool)
         try:
             if not (absent | _match(bare, PLAIN_MOMENT)).all():
                 raise pyarrow.ArrowInvalid
@@ -233,7 +255,7 @@ class _Coder:
         except pyarrow.ArrowInvalid:  # some cell is no plain moment, or one that no calendar has
             self._forget()
         else:
-            self._numbers.append(np.where(absent, np.nan, _view(moments, np.int64).astype(np.float64)))
+            self._numbers.append(np.where(absent, np.nan, view(moments, np.int64).astype(np.float64)))
 
     def _forget(self) -> None:
         self.lost = True
@@ -294,7 +316,7 @@ def _join_texts(values: Sequence[Value | None]) -> pyarrow.StructArray | None:
         return None
 
 
-def _split_cells(array: Any) -> list[Value | None]:
+def split_cells(array: Any) -> list[Value | None]:
     """The natural values that `join_cells` was given."""
     if array.dictionary.type.num_fields == 1:
         return list(array.dictionary.field("text").to_pylist())
@@ -326,20 +348,20 @@ def _code_typed(arrays: Sequence[Any], declared: DeclaredColumn, place: Place) -
 
     kind, form = stated_kind(declared.kind), arrays[0].type
     if types.is_timestamp(form):
-        moments = [_read_numbers(array.view(pyarrow.int64())) for array in arrays]
+        moments = [read_numbers(array.view(pyarrow.int64())) for array in arrays]
         return Moments(np.concatenate(moments), zoned=form.tz is not None)
     if types.is_boolean(form):
-        truths = [_view(array.cast("int8").fill_null(-1), np.int8) + 1 for array in arrays]
+        truths = [view(array.cast("int8").fill_null(-1), np.int8) + 1 for array in arrays]
         return code_dictionary(np.concatenate(truths), (False, True), kind, place)
     if types.is_integer(form) and not any(array.null_count for array in arrays):
-        return code_whole(np.concatenate([_view(array, form.to_pandas_dtype()) for array in arrays]), kind)
+        return code_whole(np.concatenate([view(array, form.to_pandas_dtype()) for array in arrays]), kind)
     if not types.is_dictionary(form):
-        return code_numbers(np.concatenate([_read_numbers(array) for array in arrays]), kind)
+        return code_numbers(np.concatenate([read_numbers(array) for array in arrays]), kind)
     cells: list[Value | None] = []
     places = []
     for array in arrays:
-        places.append(_view_codes(array) + len(cells))
-        cells += [*_split_cells(array), None]
+        places.append(view_codes(array) + len(cells))
+        cells += [*split_cells(array), None]
     if len(arrays) == 1 and form.value_type.num_fields == 1:  # all texts, of which no two are the same
         texts = [str(text) for text in cells[:-1]]
         own = places[0] + 1
@@ -348,16 +370,16 @@ def _code_typed(arrays: Sequence[Any], declared: DeclaredColumn, place: Place) -
     return code_cells(codes[np.concatenate(places)], distinct, kind, place, declared.missing)
 
 
-def _read_numbers(array: Any) -> NDArray[np.float64]:
+def read_numbers(array: Any) -> NDArray[np.float64]:
     """The numbers of an array, NaN for null."""
     numbers = array.cast("float64", safe=False)
-    return _view(numbers.fill_null(math.nan) if numbers.null_count else numbers, np.float64)
+    return view(numbers.fill_null(math.nan) if numbers.null_count else numbers, np.float64)
 
 
-def _view_codes(array: Any) -> NDArray[np.int32]:
+def view_codes(array: Any) -> NDArray[np.int32]:
     """The codes of a dictionary array; null has the one after the last."""
     codes = array.indices
-    return _view(codes.fill_null(len(array.dictionary)) if codes.null_count else codes, np.int32)
+    return view(codes.fill_null(len(array.dictionary)) if codes.null_count else codes, np.int32)
 
 
 def _ends(array: Any) -> NDArray[np.int32]:
@@ -373,7 +395,7 @@ def _read_small(array: Any) -> NDArray[np.uint8] | None:
         return None
     try:
         array[:1].cast(pyarrow.uint8())  # it fails quickly; a long array fails slowly
-        small = _view(array.cast(pyarrow.uint8()), np.uint8)
+        small = view(array.cast(pyarrow.uint8()), np.uint8)
     except pyarrow.ArrowInvalid:
         return None
     digits = len(small) + np.count_nonzero(small > 9) + np.count_nonzero(small > 99)
@@ -410,7 +432,7 @@ def _read_plain(array: Any) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     except pyarrow.ArrowInvalid:  # one such as `1.2.3`, `-` or `1-2`
         plain = _match(array, SAFE_NUMBER)
         numbers = compute.if_else(_mask(plain), array, None).cast(pyarrow.float64())
-    return np.where(plain, _view(numbers, np.float64), np.nan), plain
+    return np.where(plain, view(numbers, np.float64), np.nan), plain
 
 
 def _match(array: Any, pattern: str) -> NDArray[np.bool_]:
@@ -418,7 +440,7 @@ def _match(array: Any, pattern: str) -> NDArray[np.bool_]:
     from pyarrow import compute
 
     matches = compute.match_substring_regex(array, rf"\A(?:{pattern})\z")
-    return _view(matches.cast("uint8"), np.uint8).astype(bool)
+    return view(matches.cast("uint8"), np.uint8).astype(bool)
 
 
 def _mask(bits: NDArray[np.bool_]) -> Any:
@@ -429,6 +451,6 @@ def _mask(bits: NDArray[np.bool_]) -> Any:
     return pyarrow.BooleanArray.from_buffers(pyarrow.bool_(), len(bits), [None, packed])
 
 
-def _view(array: Any, dtype: type[Item]) -> NDArray[Item]:
+def view(array: Any, dtype: type[Item]) -> NDArray[Item]:
     """The values of an array without copying; those of nulls are anything. (Arrow's `to_numpy` would load pandas.)"""
     return np.frombuffer(array.buffers()[1], dtype=dtype)[array.offset : array.offset + len(array)]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
+from concilium.records.blocks import read_block
 
 Value: TypeAlias = str | int | float | bool
 
@@ -69,7 +70,7 @@ class Coded:
     typed: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        codes = np.asarray(self.codes)
+        codes = np.asanyarray(self.codes)  # which may be mapped from a file
         if codes.ndim != 1 or codes.dtype.kind not in "ui":
             raise TypeError(f"codes must be a vector of whole numbers, not {codes.ndim}-d {codes.dtype}")
         if codes.size and not (
@@ -78,6 +79,22 @@ class Coded:
             raise ValueError(f"codes must lie between 0 and {len(self.values)}")
         object.__setattr__(self, "codes", codes.astype(narrowest(len(self.values)), copy=False))
         object.__setattr__(self, "by_itself", self.by_itself or self.stated)
+
+    @classmethod
+    def trust(
+        cls,
+        codes: NDArray[np.unsignedinteger],
+        values: tuple[Value, ...],
+        stated: bool = False,
+        by_itself: bool = False,
+        raw: Coded | None = None,
+        typed: NDArray[np.bool_] | None = None,
+    ) -> Coded:
+        """The same of codes that were checked before, in the type that they are to have: none of them is read."""
+        column = object.__new__(cls)
+        given = {"codes": codes, "values": values, "stated": stated, "by_itself": by_itself or stated}
+        vars(column).update(given, raw=raw, typed=typed)
+        return column
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -99,7 +116,7 @@ class Numbers:
     raw: Coded | None = None
 
     def __post_init__(self) -> None:
-        numbers = np.asarray(self.numbers, dtype=np.float64)
+        numbers = np.asanyarray(self.numbers, dtype=np.float64)
         if numbers.ndim != 1:
             raise TypeError(f"numbers must be a vector, not {numbers.ndim}-d")
         object.__setattr__(self, "numbers", numbers)
@@ -117,6 +134,14 @@ class Moments(Numbers):
 
 
 Column: TypeAlias = Coded | Numbers
+
+
+def take_block(column: Column, block: slice) -> Column:
+    """Some rows of a column, with all its values."""
+    if isinstance(column, Coded):
+        codes = read_block(column.codes, block)
+        return Coded.trust(codes, column.values, column.stated, column.by_itself)
+    return Numbers(read_block(column.numbers, block), column.by_itself)
 
 
 def keep_raw(codes: NDArray[np.integer], texts: Sequence[str]) -> Coded:

@@ -74,9 +74,9 @@ def read_postgres(url: str, table: str | None, schema: Schema, missing: frozense
     except ImportError:
         raise MissingExtra("postgres", "reading a PostgreSQL table") from None
 
-    with _connect_to(url) as (connection, server):
+    with connect_to(url) as (connection, server):
         usual = connection.execute("SELECT coalesce(pg_catalog.current_schema(), 'public')").fetchone()[0]
-        _put_built_in_first(connection)
+        put_built_in_first(connection)
         full_name = find_table(table, connection.execute(TABLES).fetchall(), usual, server)
         source = f"{server}, table {full_name[1]!r}"
         try:
@@ -88,7 +88,7 @@ def read_postgres(url: str, table: str | None, schema: Schema, missing: frozense
 
 
 @contextmanager
-def _connect_to(url: str) -> Iterator[tuple[Any, str]]:
+def connect_to(url: str) -> Iterator[tuple[Any, str]]:
     """A read-only transaction that sees one state of the database, and the server's name without secrets."""
     import psycopg
 
@@ -113,7 +113,7 @@ def _connect_to(url: str) -> Iterator[tuple[Any, str]]:
         yield connection, server
 
 
-def _put_built_in_first(connection: Any) -> None:
+def put_built_in_first(connection: Any) -> None:
     """Find PostgreSQL's own functions, operators and types before others of the same name.
 
     Protects: what is read, from whoever may create a schema in the database. The rest of the path stays, since

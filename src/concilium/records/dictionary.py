@@ -35,7 +35,7 @@ TRUTHS = (("0", "1"), ("no", "yes"))
 """What stands for false and true where neither of them is listed."""
 
 Type = Literal["number", "code", "text"]
-KEYS = ("label", "type", "unit", "range", "values", "bins", "codes", "molar_mass")
+KEYS = ("label", "type", "unit", "range", "values", "bins", "codes", "absent", "molar_mass")
 
 
 class DictionaryEntry(
@@ -50,6 +50,7 @@ class DictionaryEntry(
     values       the values of a code, each with what it means (or with nothing)
     bins         where a number may be cut
     codes        what it is called elsewhere: {"loinc": "2093-3"}
+    absent       the value of a patient in whose record there is nothing of these codes
     molar_mass   in g/mol, to convert mmol/l into mg/dl
     """
 
@@ -60,6 +61,7 @@ class DictionaryEntry(
     values: dict[str, str] = {}
     bins: tuple[float, ...] = ()
     codes: dict[str, str] = {}
+    absent: str = ""
     molar_mass: float | None = None
 
     @property
@@ -291,6 +293,8 @@ def _read_entry(where: str, section: object) -> DictionaryEntry:
         plain["values"] = _read_values(where, plain["values"], kind == "text")
     if isinstance(plain.get("codes"), dict):
         plain["codes"] = {str(system): str(code) for system, code in plain["codes"].items()}
+    if isinstance(plain.get("absent"), int | float | bool):
+        plain["absent"] = label(plain["absent"])
     try:
         return msgspec.convert({**plain, "type": kind}, DictionaryEntry)
     except msgspec.ValidationError as error:
@@ -322,6 +326,7 @@ def _check_entry(where: str, entry: DictionaryEntry) -> None:
     texts = [
         entry.label,
         entry.unit,
+        entry.absent,
         *entry.values,
         *entry.values.values(),
         *entry.codes,
@@ -331,6 +336,10 @@ def _check_entry(where: str, entry: DictionaryEntry) -> None:
         raise StudyError(f"{where}: texts have at most {MOST_TEXT} printable characters")
     if len(entry.values) > MOST_VALUES:
         raise StudyError(f"{where}: at most {MOST_VALUES} values are listed; these are {len(entry.values)}")
+    if entry.absent and not entry.codes:
+        raise StudyError(f"{where}: absent says what a record without these codes means: give codes, too")
+    if entry.absent and not entry.lists(entry.read(entry.absent)):
+        raise StudyError(f"{where}: absent is no value of it: {describe_entry(entry)}")
     numeric = {"unit": entry.unit, "range": entry.range, "bins": entry.bins, "molar_mass": entry.molar_mass}
     odd = [key for key, value in numeric.items() if value] if entry.type != "number" else []
     if entry.type == "number" and entry.values:
@@ -361,6 +370,8 @@ def _write_entry(entry: DictionaryEntry) -> Iterator[str]:
         yield f"values = {_write_list(entry.listed)}"
     if entry.codes:
         yield f"codes = {_write_table(entry.codes)}"
+    if entry.absent:
+        yield f"absent = {_write(entry.absent)}"
     if entry.molar_mass is not None:
         yield f"molar_mass = {entry.molar_mass:g}"
 

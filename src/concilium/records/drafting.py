@@ -35,7 +35,7 @@ MEASURED = 12  # whole numbers with more different values than this are taken fo
 
 
 @dataclass(frozen=True)
-class _DictionaryDraft:
+class DictionaryDraft:
     """The entries that could be drafted, what a reader must know of some (`notes`), and the columns without an entry,
     each with the reason (`left_out`)."""
 
@@ -65,7 +65,7 @@ class _NoEntry(Exception):
     """A column of which nothing is drafted, and why."""
 
 
-def draft_dictionary(tables: Mapping[str, Records]) -> _DictionaryDraft:
+def draft_dictionary(tables: Mapping[str, Records]) -> DictionaryDraft:
     """Draft a dictionary that holds for all tables of a study, by the names that people know them by."""
     entries: dict[str, DictionaryEntry] = {}
     notes: dict[str, str] = {}
@@ -82,7 +82,7 @@ def draft_dictionary(tables: Mapping[str, Records]) -> _DictionaryDraft:
         else:
             if note:
                 notes[name] = note
-    return _DictionaryDraft(Dictionary(entries), notes, left_out)
+    return DictionaryDraft(Dictionary(entries), notes, left_out)
 
 
 def _refuse_odd(name: str, known: Mapping[str, Column]) -> None:

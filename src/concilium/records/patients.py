@@ -9,6 +9,7 @@ Which columns number or name patients is found by their names alone, and by what
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import list_blocks, read_block
 from concilium.records.clinical_ranges import find_range
 from concilium.records.columns import EXACT, Coded, Numbers, Value, label
 from concilium.records.row_hashes import Hashes, hash_labels
@@ -124,6 +126,28 @@ class Patients:
 
     def __repr__(self) -> str:
         return f"Patients({self.people} patients: {', '.join(self.reads)})"
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], step: str = "1d") -> Patients:
+        """The patients of a cohort file, in one reading of its database: the table, codes where the file has [codes],
+        and series on a grid of this step where it has [series]."""
+        from concilium.records.cohort_file import CODES, MEASUREMENTS, PATIENT, PATIENTS, CohortFile
+        from concilium.records.omop import read_tables
+        from concilium.records.relation import scan_table
+        from concilium.records.sequences import Sequences
+        from concilium.records.series import Series
+
+        file = CohortFile.read(path)
+        names = [PATIENTS, *([CODES] if file.codes else []), *([MEASUREMENTS] if file.series else [])]
+        tables = read_tables(file, names)
+        parts: dict[str, Any] = {}
+        if file.codes:
+            parts["codes"] = Sequences.read(tables[CODES])
+        if file.series:
+            stated = [one.name for one in file.series]
+            parts["series"] = Series.read(tables[MEASUREMENTS], step=step, variables=stated)
+        table = Records(scan_table(tables[PATIENTS], str(path), {PATIENT: "code"}, frozenset()))
+        return cls(table=table, by=PATIENT, encounters=file.cohort.every, **parts)
 
     @classmethod
     def of(cls, data: object) -> Patients | None:
@@ -319,3 +343,18 @@ def numbers_patients(name: str, known: NDArray[np.float64]) -> bool:
     close = np.ptp(known) < CLOSE * known.size
     long = np.mean(np.abs(known) >= LONG) >= NEARLY_ALL
     return bool(ordered or close or long)
+
+
+def many_number_patients(name: str, numbers: NDArray[np.float64]) -> bool:
+    """The same of a column with too many rows to hold it in memory, which nearly always is decided by its first ones:
+    numbers that are not whole, or more equal ones than there may be."""
+    equal, size = 0, len(numbers)
+    for block in list_blocks(size):
+        here = read_block(numbers, block)
+        here = here[np.isfinite(here)]
+        if not np.all(here == np.floor(here)):
+            return False
+        equal += len(here) - len(np.unique(here))
+        if equal > (1 - NEARLY_ALL) * size:
+            return False
+    return numbers_patients(name, numbers[np.isfinite(numbers)])

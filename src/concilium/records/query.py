@@ -19,13 +19,15 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import nearest
-from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.blocks import look_up
+from concilium.records.columns import Coded, Column, Numbers, Value, label, narrowest
 from concilium.records.expression import (
     FALSE,
     TRUE,
@@ -208,27 +210,27 @@ def _unlike(literal: Literal) -> str:
             )
 
 
-def read_as_numbers(column: Column) -> NDArray[np.float64]:
+def read_as_numbers(column: Column, room: Path | None = None) -> NDArray[np.float64]:
     """A column as numbers, NaN where a value is missing or is none."""
     if isinstance(column, Numbers):
         return column.numbers
     sizes: NDArray[np.float64] = np.array([np.nan, *map(measure, column.values)], dtype=np.float64)
-    return np.take(sizes, column.codes)
+    return look_up(sizes, column.codes, room)
 
 
-def read_as_labels(column: Column) -> Coded:
+def read_as_labels(column: Column, room: Path | None = None) -> Coded:
     """A column as categories that are all text: the label of the value, or of what it stands for."""
     if isinstance(column, Numbers):
-        sizes, codes = np.unique(column.numbers, return_inverse=True)
+        sizes, places = np.unique(column.numbers, return_inverse=True)
         sizes = sizes[~np.isnan(sizes)]
         names = [label(float(number)) for number in sizes.tolist()]
-        codes = np.where(codes < len(sizes), codes + 1, 0)
+        codes = np.where(places < len(sizes), places + 1, 0).astype(np.uint32)
     else:
-        names, codes = [_label_alone(value) for value in column.values], column.codes.astype(np.int64)
+        names, codes = [_label_alone(value) for value in column.values], column.codes
     ordered = sorted(set(names))
     place = {name: index + 1 for index, name in enumerate(ordered)}
-    new = np.array([0, *(place[name] for name in names)], dtype=np.int64)
-    return Coded(new[codes].astype(np.uint32), tuple(ordered), stated=True)
+    new = np.array([0, *(place[name] for name in names)], dtype=narrowest(len(ordered)))
+    return Coded.trust(look_up(new, codes, room), tuple(ordered), stated=True)
 
 
 def _label_alone(value: Value) -> str:

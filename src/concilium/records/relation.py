@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.errors import RecordsError
-from concilium.records.batches import DeclaredColumn, code_batches
+from concilium.records.batches import KEEPER, DeclaredColumn, code_batches
 from concilium.records.coding import Place, ReadingKind, Schema, plan_reading, stated_kind
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
@@ -34,9 +34,11 @@ WILD = frozenset("*?[")
 WORKING_BYTES = (
     16  # of one column while it is read, for each row; and at least one byte for each cell that is kept
 )
+BATCH_ROWS = 1 << 17
 MOST_TEXT = 1 << 34  # bytes of one column, with each cell counted
 
 FLOATS = frozenset({"FLOAT", "DOUBLE", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER"})
+WHOLE = frozenset({"TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER"})
 WIDE = frozenset({"BIGINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM", "VARINT"})
 
 
@@ -137,14 +139,14 @@ class _Relation:
     def columns(self, schema: Schema) -> dict[str, Column]:
         """All columns of a typed table: NULL is missing, the types say what is a number. They leave no guess: each cell
         has a label of its own, whatever the others hold."""
-        import pyarrow
 
         described = self.connection.execute(f"DESCRIBE SELECT * FROM {self.table}").fetchall()
         types = {str(row[0]): str(row[1]) for row in described}
         kinds = plan_reading(schema, [str(row[0]) for row in described], self.source)
         rows = self.ask("count(*)")
         # A few bytes can stand for any number of equal cells.
-        if rows * (WORKING_BYTES + len(kinds)) > _find_memory():
+        streams = KEEPER.get() is not None
+        if not streams and rows * (WORKING_BYTES + len(kinds)) > _find_memory():
             raise RecordsError(
                 f"{self.source} holds {rows:,} rows of {len(kinds)} columns, more than the memory of this machine"
             )
@@ -156,7 +158,7 @@ class _Relation:
         def read(names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
             cells = ", ".join(f"{casts[name][0]} AS {identifier(name)}" for name in names)
             query = self.connection.sql(f"SELECT {cells} FROM {self.table}")
-            return iter(pyarrow.RecordBatchReader.from_stream(query))
+            return iter(query.to_arrow_reader(BATCH_ROWS))
 
         declared = {name: column for name, (_, column) in casts.items()}
         return code_batches(read, declared, lambda name: Place(self.source, name), empty)
@@ -176,7 +178,8 @@ class _Relation:
         if type_ in FLOATS or type_.startswith("DECIMAL") or whole:
             large = f"bool_or({cell} >= {EXACT} OR {cell} <= -{EXACT})"
             if kind == "number" or not (whole and self.ask(large)):
-                return f"{cell}::DOUBLE", typed
+                # Whole numbers as they are: they take less, and are coded without a look at their fractions.
+                return (cell if type_ in WHOLE and kind is None else f"{cell}::DOUBLE"), typed
         text = f"{cell}::VARCHAR"
         if (self.ask(f"sum(strlen({text}))") or 0) > MOST_TEXT:
             raise RecordsError(
@@ -233,7 +236,7 @@ def read_arrow(source: Any, schema: Schema, missing: frozenset[str]) -> dict[str
         table = pyarrow.table(source)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
         raise RecordsError(f"{name} cannot be read as a table: {str(error)[:200]}") from None
-    return _scan(table, name, schema, missing)
+    return scan_table(table, name, schema, missing)
 
 
 def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
@@ -245,12 +248,13 @@ def read_arrow_file(path: Path, schema: Schema, missing: frozenset[str]) -> dict
         with pyarrow.memory_map(str(path)) as source:
             opened = ipc.open_file if source.read(6) == b"ARROW1" else ipc.open_stream
             source.seek(0)
-            return _scan(opened(source).read_all(), str(path), schema, missing)
+            return scan_table(opened(source).read_all(), str(path), schema, missing)
     except (pyarrow.ArrowException, OSError):
         raise RecordsError(f"{path} cannot be read as an Arrow file") from None
 
 
-def _scan(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+def scan_table(table: Any, source: str, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of an Arrow table, which errors call `source`."""
     names = [str(name) for name in table.column_names]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)

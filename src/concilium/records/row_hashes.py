@@ -17,13 +17,15 @@ cell adds nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.records.blocks import fill_room, is_large, make_room, read_block, split_hashes
 from concilium.records.columns import Coded, Column, Value, label
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_infinite, is_number, read_text
 
@@ -35,22 +37,44 @@ FEW_VALUES = 4096  # columns with no more distinct values than this are remember
 APART = np.uint64(0xD1342543DE82EF95)
 
 
-def hash_rows(columns: Mapping[str, Column], rows: int) -> Hashes:
-    """The hash of each row; the order in which the columns are given does not matter."""
-    hashes = np.zeros((rows, 2), dtype=np.uint64)
-    for name, column in columns.items():
-        raw = column.raw if column.raw is not None else column
-        if isinstance(raw, Coded):
-            few = len(raw.values) <= FEW_VALUES
-            # All values of a column are of one type; 1 and True are equal for a dictionary, and not for us.
-            kind = type(raw.values[0]) if raw.values else str
-            cells = (_remember_values if few else _hash_values)(name, kind, raw.values)
-            hashes += np.take(cells, raw.codes, axis=0)
-        else:
-            for start in range(0, rows, ROWS_AT_ONCE):
-                part = slice(start, start + ROWS_AT_ONCE)
-                hashes[part] += _hash_numbers(name, raw.numbers[part])
-    return np.ascontiguousarray(hashes.T)
+def hash_rows(columns: Mapping[str, Column], rows: int, folder: Path | None = None) -> Hashes:
+    """The hash of each row; the order in which the columns are given does not matter. Of a large table they are in a
+    file of no name in the folder."""
+    parts = [_read_hashes(name, column) for name, column in columns.items()]
+
+    def add_up(block: slice) -> NDArray[np.uint64]:
+        hashes = np.zeros((block.stop - block.start, 2), dtype=np.uint64)
+        for part in parts:
+            part(block, hashes)
+        return hashes.T
+
+    if not is_large(rows):
+        return np.ascontiguousarray(add_up(slice(0, rows)))
+    return fill_room((2, rows), np.uint64, folder, add_up)
+
+
+def _read_hashes(name: str, column: Column) -> Callable[[slice, NDArray[np.uint64]], None]:
+    """What adds the hashes of a column's cells, in some rows, to those of the rows."""
+    raw = column.raw if column.raw is not None else column
+    if isinstance(raw, Coded):
+        codes, few = raw.codes, len(raw.values) <= FEW_VALUES
+        # All values of a column are of one type; 1 and True are equal for a dictionary, and not for us.
+        kind = type(raw.values[0]) if raw.values else str
+        cells = (_remember_values if few else _hash_values)(name, kind, raw.values)
+
+        def add_codes(block: slice, hashes: NDArray[np.uint64]) -> None:
+            hashes += np.take(cells, read_block(codes, block), axis=0)
+
+        return add_codes
+    numbers = raw.numbers
+
+    def add_numbers(block: slice, hashes: NDArray[np.uint64]) -> None:
+        here = read_block(numbers, block)
+        for start in range(0, len(here), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            hashes[part] += _hash_numbers(name, here[part])
+
+    return add_numbers
 
 
 def digest_rows(names: Sequence[str], hashes: Hashes) -> str:
@@ -59,14 +83,24 @@ def digest_rows(names: Sequence[str], hashes: Hashes) -> str:
     for name in sorted(names):
         text = name.encode("utf-8", "surrogatepass")
         hasher.update(len(text).to_bytes(8, "little") + text)
-    hasher.update(np.sort(hashes, axis=1).astype("<u8", copy=False).tobytes())
+    for half in hashes:
+        for rows in split_hashes(half):
+            hasher.update(np.sort(half[rows]).astype("<u8", copy=False).tobytes())
     return hasher.hexdigest()
 
 
-def tell_apart(hashes: Hashes) -> Hashes:
+def tell_apart(hashes: Hashes, folder: Path | None = None) -> Hashes:
     """The same with rows that are equal numbered, in their order, so that no two rows have one hash."""
-    before = count_before(hashes)
-    return hashes if before is None else np.stack([hashes[0] + before * APART, hashes[1]])
+    apart = hashes
+    for rows in split_hashes(hashes[0]):
+        before = count_before(hashes[:, rows])
+        if before is None:
+            continue
+        if apart is hashes:
+            apart = make_room(hashes.shape, np.uint64, folder)
+            apart[:] = hashes
+        apart[0, rows] += before * APART
+    return apart
 
 
 def count_before(hashes: Hashes) -> NDArray[np.uint64] | None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.coding import ReadingKind
+from concilium.records.cohort_file import CODES, is_cohort_file
 from concilium.records.columns import Coded, Value, distinct_texts, label
 from concilium.records.grammar import iso_text
 from concilium.records.relation import identifier, in_one_sentence, literal, scratch_database
@@ -101,6 +102,7 @@ def _read(
         found.append((Roles(chosen["patient"], chosen["time"], None, None, (chosen["code"],), None), name))
         return {chosen["patient"]: "code", chosen["code"]: "text", chosen["time"]: "time"}
 
+    table = CODES if table is None and is_cohort_file(source) else table
     columns = read_columns(source, table, choose, missing)
     roles, name = found[-1]
     return Measurements(None if is_frame(source) else source, name, roles, columns)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
 from concilium.records.coding import ReadingKind
+from concilium.records.cohort_file import MEASUREMENTS, CohortFile, is_cohort_file
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import BLANKS, TRUTH, read_number
 from concilium.records.series import Series
@@ -114,6 +115,9 @@ def read_series(
     _check_word("within", within, get_args(Within))
     _check_word("outside", outside, get_args(Outside))
     read_duration(step, "step")
+    if is_cohort_file(source):
+        named = tuple(one.name for one in CohortFile.read(source).series)
+        table, choice = table or MEASUREMENTS, replace(choice, variables=choice.variables or named)
     measurements = _read(source, table, choice)
     ids, patient_of = _number_patients(measurements, patients)
     rows = np.flatnonzero(patient_of >= 0)

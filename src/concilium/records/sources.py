@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ import numpy as np
 from concilium.errors import MissingExtra, RecordsError, nearest
 from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
 from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
+from concilium.records.cohort_file import is_cohort_file
 from concilium.records.columns import EXACT, Column, label
 from concilium.records.confined import read_confined
 from concilium.records.database import find_table
@@ -32,6 +33,8 @@ from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from concilium.records.column_store import Store
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -61,6 +64,8 @@ def read_columns(
             f"DataFrame, and rows to Records.from_rows"
         )
     address = os.fspath(source)
+    if is_cohort_file(source):
+        return read_cohort(address, table, schema, tokens)
     if "://" in address:
         return _read_server(address, table, schema, tokens)
     path = Path(address)
@@ -91,6 +96,67 @@ def read_columns(
     from concilium.records.relation import read_parquet
 
     return read_parquet(path, schema, tokens)
+
+
+def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+    """All columns of a table that a cohort file makes of an OMOP database, or of FHIR resources."""
+    from concilium.records.cohort_file import CohortFile
+    from concilium.records.omop import choose_table, read_tables
+    from concilium.records.relation import scan_table
+
+    file = CohortFile.read(path)
+    chosen = choose_table(table, file)
+    return scan_table(read_tables(file, [chosen])[chosen], path, schema, missing)
+
+
+def open_store(
+    source: Any, root: str | os.PathLike[str], reading: Mapping[str, Any], read: Callable[[], object]
+) -> Store | None:
+    """The column store of a large file, which is read into it where it was not yet, or has changed; None for a small
+    one, and for what is no file."""
+    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source) or not _is_large(Path(source)):
+        return None
+    from concilium import __version__
+    from concilium.records.column_store import find_store, write_store
+
+    reading = {**reading, "version": __version__}
+    return find_store(Path(root), Path(source), reading) or write_store(
+        Path(root), Path(source), reading, read
+    )
+
+
+def find_names(source: Any, table: str | None = None) -> list[str]:
+    """The names of a source's columns; of its cells, those of one column are read."""
+    found: list[str] = []
+
+    def choose(names: Sequence[str], _: str) -> dict[str, ReadingKind | None]:
+        found.extend(names)
+        return dict.fromkeys(names[:1])
+
+    read_columns(source, table, choose, None)
+    return found
+
+
+# Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.
+BYTES_OF_A_CELL = 4
+
+
+def _is_large(path: Path) -> bool:
+    """Whether a table is kept in a column store: by how much there is of it, and not by what it holds."""
+    from concilium.records import column_store
+
+    name = path.name.lower()
+    try:
+        size = path.stat().st_size
+        if name.endswith(".parquet"):
+            from pyarrow import parquet
+
+            about = parquet.read_metadata(path)
+            return bool(about.num_rows * about.num_columns >= column_store.LARGE)
+    except (OSError, ValueError):  # of which Arrow's are
+        return False  # whoever reads it says what is wrong
+    in_files = (*TEXT_FILES, *DATABASES, *ARROW_FILES)
+    return name.endswith(in_files) and size >= BYTES_OF_A_CELL * column_store.LARGE
 
 
 def name_row(source: Any, row: int, table: str | None = None) -> str:

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,7 @@ from concilium.records.row_hashes import Hashes, digest_rows, hash_rows, tell_ap
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from concilium.records.column_store import Store
     from concilium.records.dictionary import Dictionary
     from concilium.records.table_map import TableMap
 
@@ -35,7 +37,9 @@ class Records:
     `raw` is the table as it was read, where a hospital's map made these columns of it: what a ledger is bound to.
     """
 
-    def __init__(self, columns: Mapping[str, Column], raw: Records | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Column], raw: Records | None = None, room: Path | None = None
+    ) -> None:
         if not columns:
             raise RecordsError("a table of patients needs at least one column")
         check_names(list(columns), "records")
@@ -46,7 +50,10 @@ class Records:
                 raise RecordsError(
                     f"column {name!r} has {length} rows, but column {first!r} has {lengths[first]}"
                 )
-        self._columns = dict(columns)
+        self._columns: Mapping[str, Column] = dict(columns)
+        # The folder for what is as long as this table and need not stay in memory; None where all of it does.
+        self.room = room
+        self.store: Store | None = None
         self._length = lengths[first]
         self._raw = raw
         self.has_header = True  # which columns there are does not depend on the rows
@@ -61,6 +68,7 @@ class Records:
         missing: Iterable[str] | None = None,
         dictionary: Dictionary | None = None,
         map: TableMap | None = None,
+        columns: str | os.PathLike[str] | None = None,
     ) -> Records:
         """A table from a text file (.csv, .tsv, also .gz), .parquet, .arrow, .xlsx, a DuckDB or SQLite file, a
         PostgreSQL URL, a DataFrame of pandas or polars, or whatever speaks the Arrow interface.
@@ -72,14 +80,48 @@ class Records:
         given, the other sources have a missing value of their own and use only what is given. The text
         `None` is a value. `dictionary` says how the columns of a study are read, and which values they have
         (dictionary.py); `map` is the hospital's own and says how its table becomes those columns (table_map.py).
+        `columns` is a folder, such as `north.ledger.columns`: a large file is read once into it, and mapped into memory
+        from then on (column_store.py).
         """
-        if dictionary is not None or map is not None:
-            from concilium.records.table_map import read_mapped
 
-            return read_mapped(source, table, schema, missing, dictionary, map)
-        from concilium.records.sources import read_columns
+        def read() -> Records:
+            if dictionary is not None or map is not None:
+                from concilium.records.table_map import read_mapped
 
-        return cls(read_columns(source, table, schema, missing))
+                return read_mapped(source, table, schema, missing, dictionary, map)
+            from concilium.records.sources import read_columns
+
+            return cls(read_columns(source, table, schema, missing))
+
+        if columns is not None:
+            from concilium.records.sources import open_store
+
+            own = None if missing is None else sorted({*([missing] if isinstance(missing, str) else missing)})
+            reading = {
+                "table": table,
+                "schema": dict(schema or {}),
+                "missing": own,
+                "dictionary": repr(dictionary),
+                "map": repr(map),
+            }
+            store = open_store(source, columns, reading, read)
+            if store is not None:
+                return cls.of_store(store)
+        return read()
+
+    @classmethod
+    def of_store(cls, store: Store) -> Records:
+        """A table that was read before: no column is opened until it is asked for."""
+        from concilium.records.column_store import StoredColumns
+
+        def open_columns(raw: Records | None, columns: StoredColumns) -> Records:
+            records = object.__new__(cls)
+            vars(records).update(_columns=columns, _length=store.rows, _raw=raw, _whole=None, has_header=True)
+            vars(records).update(store=store, room=store.folder.parent, digest=store.digest)
+            return records
+
+        raw = store.manifest["raw"] and open_columns(None, StoredColumns(store, raw=True))
+        return open_columns(raw, StoredColumns(store))
 
     @classmethod
     def from_rows(
@@ -186,7 +228,9 @@ class Records:
         if self._whole is not None:
             whole, places = self._whole
             return whole._hashes[:, places]
-        return hash_rows(self._columns, len(self)) if self._raw is None else self._raw._hashes
+        if self._raw is not None:
+            return self._raw._hashes
+        return hash_rows(self._columns, len(self)) if self.store is None else self.store.hashes
 
     def tell_apart(self, names: Sequence[str] | None = None) -> Hashes:
         """A hash for each patient of what these columns say (all of them by default), and of how many rows before, in
@@ -198,11 +242,12 @@ class Records:
             return self._raw.tell_apart(names)
         if names is None or sorted(names) == sorted(self.names):
             return self._told_apart
-        return tell_apart(hash_rows({name: self[name] for name in names}, len(self)))
+        own = hash_rows({name: self[name] for name in names}, len(self), self.room)
+        return tell_apart(own, self.room)
 
     @cached_property
     def _told_apart(self) -> Hashes:
-        return tell_apart(self._hashes)
+        return tell_apart(self._hashes, self.room)
 
     @cached_property
     def digest_in_order(self) -> str:

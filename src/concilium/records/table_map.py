@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import QueryError, RecordsError, StudyError, nearest
+from concilium.records.batches import KEEPER
 from concilium.records.coding import Kind, Place, ReadingKind, code_dictionary, code_texts, unify
 from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.dictionary import Dictionary, DictionaryEntry, read_code
@@ -280,7 +281,8 @@ class _Mapping:
 
     def _add(self, made: dict[str, Column], name: str, make: Callable[[], Column]) -> None:
         try:
-            made[name] = make()
+            keeper, column = KEEPER.get(), make()
+            made[name] = column if keeper is None else keeper.keep(name, column)
         except RecordsError as error:
             if self.problems is None:
                 raise

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
+from concilium.models.intervals import WITHIN_95
 from concilium.models.private_descent import descend, find_covariance
 from concilium.models.private_start import plan_start, start, states_attributes, states_classes
 from concilium.models.threshold import decide
@@ -86,7 +87,6 @@ DOUBT_OF_RULES = 0.2
 DOUBT_OF_LINES = 0.25
 DOUBT_OF_SHAPES = 0.5
 LARGEST = 1e4
-WITHIN_95 = 1.959964
 CAUTIOUS = (
     "risks are somewhat too close to the base rate (a calibration slope above 1): long rows are shortened, so that "
     "noise hides each patient"

@@ -20,20 +20,21 @@ from concilium.errors import name_some
 from concilium.models.explanation import (
     Explanation,
     Reason,
+    read_odds,
+    say_hidden,
     say_odds,
     say_risk,
     say_risk_interval,
     say_share,
 )
-from concilium.models.intervals import share_interval
+from concilium.models.intervals import WITHIN_95, find_unentered, share_interval
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.records.columns import label, say_plain
 from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
-from concilium.rulefit.shapes import list_shapes, read_odds, say_shapes
+from concilium.rulefit.shapes import AttributeShape, list_shapes, say_shapes
 from concilium.rulefit.terms import Line
 
-WITHIN_95 = 1.959964
 MOST_SHOWN = 10
 NO_INTERVAL = (
     "There is no interval: a fixed penalty shrinks the coefficients, and how sure they are is not known."
@@ -244,15 +245,19 @@ def explain(
     end = start + sum(value for c, value in moved.items() if c not in undecided) + stood_in
     error = body.find_error(np.concatenate([[ones], told]))
     chosen = body.validation or PenaltyChoice(0, None, 0.0, 0.0, None)
+    # Rules about the same attributes move together.
+    silent = sum(abs(body.coefficients[t.column]) * t.deviation for t in body.taken if t.column in undecided)
+    variance += find_unentered(ones * silent)
     beyond = WITHIN_95 * math.sqrt(chosen.inflation * (error or 0.0) ** 2 + chosen.misfit + variance)
     reach = [] if error is None else [end - beyond, end + beyond]
     nothing = bool(columns) and len(undecided) == len(columns) and body.mean is not None
+    unheard = nothing and not set(patient) & set(rank_attributes(body))
     start = end if nothing else start
     left = _say_undecided(body, undecided, patient, None if nothing else stood_in)
     notes = (*left, *_say_missing(body, patient), *_say_doubt(body))
     if body.outcome.binary:
         base, positive, *ends = probability(np.array([start, end, *reach])).tolist()
-        if (nothing or not columns) and ends and body.mean is not None and body.patients:
+        if (unheard or not columns) and ends and body.mean is not None and body.patients:
             counted = share_interval(body.mean * body.patients, body.patients, including=positive)
             ends = list(counted)
         chances = [1 - positive, positive]
@@ -271,7 +276,9 @@ def explain(
             reasons,
             (
                 begin,
-                *_say_reasons(body, reasons, say_risk(base), nothing=nothing, unsure=bool(undecided)),
+                *_say_reasons(
+                    body, reasons, say_risk(base), nothing=nothing, unsure=bool(undecided), unheard=unheard
+                ),
                 *notes,
             ),
             base,
@@ -289,7 +296,9 @@ def explain(
         reasons,
         (
             begin,
-            *_say_reasons(body, reasons, say_number(base), nothing=nothing, unsure=bool(undecided)),
+            *_say_reasons(
+                body, reasons, say_number(base), nothing=nothing, unsure=bool(undecided), unheard=unheard
+            ),
             *notes,
         ),
         base,
@@ -423,14 +432,15 @@ def _say_start(body: RuleBody, start: str) -> str:
 
 
 def _say_reasons(
-    body: RuleBody, reasons: Sequence[Reason], start: str, *, nothing: bool, unsure: bool
+    body: RuleBody, reasons: Sequence[Reason], start: str, *, nothing: bool, unsure: bool, unheard: bool
 ) -> list[str]:
-    """Where the prediction starts, the weightiest reasons a line each, and the others in one. `nothing` was entered, or
-    not all (`unsure`)."""
+    """Where the prediction starts, the weightiest reasons a line each, and the others in one. `nothing` of what was
+    entered decides a term, or not all do (`unsure`); `unheard`: nothing was entered that any asks for."""
     if not body.taken:
         return [] if _say_doubt(body) else ["The model has no terms: every patient gets this answer."]
     if nothing:
-        return [f"This is the {'share' if body.outcome.binary else 'mean'} among all patients of the model."]
+        said = f"his is the {'share' if body.outcome.binary else 'mean'} among all patients of the model."
+        return ["T" + said if unheard else "What was entered decides no rule by itself: t" + said]
     if not reasons and unsure:
         return ["No rule of the model is known to hold for this patient."]
     binary = body.outcome.binary
@@ -445,23 +455,39 @@ def _say_reasons(
         about = line if reason.support is None else f" ({reason.support:.0%} of patients)"
         lines.append(f"{number}. {reason.condition}: {_say_moved([reason], binary)}{about}.")
     if hidden:
-        names = list(dict.fromkeys(reason.attributes[0] for reason in hidden))
-        lines.append(
-            f"Noise hides what these do: {name_some(names, MOST_SHOWN)}. Together: {_say_moved(hidden, binary)}."
-        )
-    return [*lines, f"{len(rest)} more together: {_say_moved(rest, binary)}."] if rest else lines
+        names = [reason.attributes[0] for reason in hidden]
+        lines.append(say_hidden(names, _say_moved(hidden, binary)))
+    if rest and (len(rest) > 1 or len(told) == MOST_SHOWN):
+        lines.append(f"{len(rest)} more together: {_say_moved(rest, binary)}.")
+    elif rest:
+        lines.append(f"Next to nothing: {rest[0].condition}.")
+    return lines
 
 
 def _sort_reasons(
     body: RuleBody, reasons: Sequence[Reason]
 ) -> tuple[list[Reason], list[Reason], list[Reason]]:
     """Reasons to list; those that noise hides; and all others, which say less or nothing that is printed."""
-    unseen = {shape.attribute for shape in list_shapes(body) if shape.hidden}
-    hidden = [reason for reason in reasons if reason.support is None and reason.attributes[0] in unseen]
+    shapes = {shape.attribute: shape for shape in list_shapes(body)}
+    hidden = [
+        reason
+        for reason in reasons
+        if reason.support is None and shapes and _is_hidden(shapes[reason.attributes[0]], reason)
+    ]
     seen = [reason for reason in reasons if reason not in hidden]
     told = [one for one in seen if not body.outcome.binary or _say_moved([one], True) not in SAYS_NOTHING]
     told = told[:MOST_SHOWN]
     return told, hidden, [reason for reason in seen if reason not in told]
+
+
+def _is_hidden(shape: AttributeShape, reason: Reason) -> bool:
+    """Whether noise hides what an attribute does, or what it does where it is missing or has a value that was not
+    stated."""
+    said = {one.name: one for one in shape.bins}
+    name = "missing" if reason.condition.endswith(" is missing") else "any other value"
+    if name != "missing" and (name not in said or reason.condition.partition(" = ")[2] in said):
+        return shape.hidden
+    return shape.hidden or name not in said or said[name].low <= 1 <= said[name].high
 
 
 def _say_moved(reasons: Sequence[Reason], binary: bool) -> str:

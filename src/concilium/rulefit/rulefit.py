@@ -50,6 +50,7 @@ from concilium.rulefit.body import RuleBody
 from concilium.rulefit.cross_validation import PenaltyTried
 from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import build, find_codes
+from concilium.rulefit.exports import Adapt, adapt_body, to_cql, to_pmml
 from concilium.rulefit.fit_questions import DEALT, HELD_OUT
 from concilium.rulefit.fitting import AskRates, AskReals
 from concilium.rulefit.generation import MOST_LEAVES, MOST_TREES, AskRules
@@ -453,6 +454,14 @@ class RuleFit(RiskByHorizon[RuleBody]):
         """Every shape of a private model, the most important first: odds ratio against the mean, with a 95 % interval
         of noise and chance, for each bin or value; none where a model has rules and linear terms alone."""
         return list_shapes(self.body)
+
+    def to_pmml(self, adapt: Adapt | None = None) -> str:
+        """A PMML 4.4 Scorecard that adds up the terms; ModelError for a private model, which is no such sum."""
+        return to_pmml(adapt_body(self.body, adapt))
+
+    def to_cql(self, adapt: Adapt | None = None) -> str:
+        """Definitions in CQL: each term, their sum, and the risk."""
+        return to_cql(adapt_body(self.body, adapt))
 
     def importances(self) -> dict[str, float]:
         """Importances of the attributes, the largest 100."""

@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from concilium.models.explanation import read_odds
+from concilium.models.intervals import WITHIN_95
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.protocol.attributes import MISSING, Attribute
 from concilium.rulefit.body import Curve, RuleBody
 from concilium.rulefit.terms import say_rule
 
-WITHIN_95 = 1.959964
-LARGEST = 700.0  # of a logarithm of odds: exp of more is no number
 # Codes that hardly anybody has are not drawn: their band is all there would be to see.
 LEAST_SHARE = 0.002
 MOST_DRAWN = 12
@@ -48,11 +48,6 @@ class AttributeShape:
     @property
     def hidden(self) -> bool:
         return all(one.low <= 1 <= one.high for one in self.bins)
-
-
-def read_odds(moved: float) -> float:
-    """The odds ratio of a step of log odds, which is a number however far the step goes."""
-    return math.exp(max(-LARGEST, min(moved, LARGEST)))
 
 
 def list_shapes(body: RuleBody) -> list[AttributeShape]:

@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from concilium.models.explanation import say_odds
+from concilium.models.explanation import read_odds, say_odds
+from concilium.models.intervals import WITHIN_95
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 from concilium.models.prediction import Entries, NewPatients
 from concilium.protocol.attributes import MISSING, say_edge
 from concilium.shapes.body import ShapeBody, ShapeTerm, translate_classes
-from concilium.shapes.reading import LEAST_SHARE, WITHIN_95, find_cells, order_terms, read_odds
+from concilium.shapes.reading import LEAST_SHARE, find_cells, order_terms
 
 MOST_DRAWN = 12
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 560, 190, 56, 90, 12, 34

@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.cql import write_condition, write_literal, write_name
+from concilium.models.intervals import WITHIN_95
 from concilium.models.pmml import begin_document, data_field, join, predicate_of, xml_attributes
 from concilium.models.threshold import probability
 from concilium.protocol.attributes import MISSING, Attribute, find_runs
 from concilium.records.columns import label
 from concilium.shapes.body import ShapeBody, ShapeTerm
-from concilium.shapes.reading import WITHIN_95, order_terms
+from concilium.shapes.reading import order_terms
 
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]
 

@@ -14,12 +14,14 @@ from concilium.errors import name_some
 from concilium.models.explanation import (
     Explanation,
     Reason,
+    read_odds,
+    say_hidden,
     say_odds,
     say_risk,
     say_risk_interval,
     say_share,
 )
-from concilium.models.intervals import log_odds_interval, share_interval
+from concilium.models.intervals import WITHIN_95, find_unentered, log_odds_interval, share_interval
 from concilium.models.prediction import Entries, NewPatients
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.protocol.attributes import recode
@@ -27,7 +29,6 @@ from concilium.records.columns import say_plain
 from concilium.shapes.body import ShapeBody, ShapeTerm, translate_classes
 from concilium.shapes.cells import Vector
 
-WITHIN_95 = 1.959964
 # Cells that hardly anybody is in are not printed: their interval is all there would be to read.
 LEAST_SHARE = 0.002
 REASONS_SHOWN = 8
@@ -47,11 +48,6 @@ class ShapeRow:
     high: float
     points: int
     share: float
-
-
-def read_odds(log_odds: float) -> float:
-    """The odds ratio, which is a number however far it goes."""
-    return math.exp(max(-700.0, min(log_odds, 700.0)))
 
 
 def order_terms(body: ShapeBody) -> list[ShapeTerm]:
@@ -234,13 +230,18 @@ def explain(
     """The explanation of a patient; what was not entered counts as the mean over patients."""
     cells = find_cells(body, source, 1)[:, 0].tolist() if body.terms else []
     reasons, inside, odds, silent = [], [0], body.intercept, 0.0
+    unheard, hidden = set[str](), _find_hidden(body)
     for term, cell, start in zip(body.terms, cells, body.starts, strict=False):
         names = tuple(body.names[index] for index in term.cells.attributes)
         if not all(name in patient for name in names):
             silent += term.deviation**2
             continue
-        if cell < 0:
+        if cell < 0 or (_is_elsewhere(body, term, cell) and not term.shares[cell] and body.patients):
+            unheard.update(names)
+            silent += term.deviation**2
             continue
+        if _is_elsewhere(body, term, cell) and abs(term.values[cell]) <= WITHIN_95 * term.errors[cell]:
+            hidden.update([] if body.patients else names)
         inside.append(start + cell)
         odds += term.values[cell]
         reasons.append(
@@ -262,11 +263,12 @@ def explain(
         if body.patients is None:
             interval = log_odds_interval(odds, odds, body.find_error(inside) ** 2)
     else:
-        interval = log_odds_interval(odds, odds, body.find_error(inside) ** 2)
+        variance = body.find_error(inside) ** 2 + find_unentered(math.sqrt(silent))
+        interval = log_odds_interval(odds, odds, variance)
     chances = [1 - positive, positive]
     place = choose_one(chances, body.classes, body.decided)
     classes = translate_classes(body, dictionary)
-    notes = (*_say_absent(body, patient, cells), *([NOISY] if body.patients is None else []))
+    notes = (*_say_absent(body, patient, unheard), *([NOISY] if body.patients is None else []))
     whose = "" if place else f"{classes[1]}: "
     first = (
         f"{body.target} = {classes[place]} ({whose}{say_risk(positive)}; {say_risk_interval(interval)}; base rate "
@@ -277,12 +279,20 @@ def explain(
         prediction=body.classes[place],
         probability=chances[place],
         reasons=tuple(reasons),
-        sentences=(first, *_say_reasons(reasons, _find_hidden(body)), *notes),
+        sentences=(first, *_say_reasons(reasons, hidden), *notes),
         base=body.mean,
         notes=notes,
         interval=interval if place else (1 - interval[1], 1 - interval[0]),
         chances=tuple(chances),
     )
+
+
+def _is_elsewhere(body: ShapeBody, term: ShapeTerm, cell: int) -> bool:
+    """Whether a cell is that of a shape for missing values, or for any that no other cell is for."""
+    if len(term.cells.attributes) > 1:
+        return False
+    attribute = body.attributes[term.cells.attributes[0]]
+    return cell in (attribute.missing_cell, attribute.other_cell)
 
 
 def _say_place(
@@ -333,27 +343,20 @@ def _say_reasons(every: list[Reason], unseen: set[str]) -> list[str]:
     if hidden:
         together = read_odds(sum(reason.moved or 0.0 for reason in hidden))
         names = [name for reason in hidden for name in reason.attributes]
-        lines.append(
-            f"- Noise hides what these do: {name_some(names, MOST_NAMED)}. Together: odds ratio {say_odds(together)}."
-        )
+        lines.append("- " + say_hidden(names, f"odds ratio {say_odds(together)}"))
     return lines
 
 
-def _say_absent(body: ShapeBody, patient: Mapping[str, Any], cells: list[int]) -> list[str]:
+def _say_absent(body: ShapeBody, patient: Mapping[str, Any], unheard: set[str]) -> list[str]:
     said = []
     absent = [name for name in sorted(body.names) if name not in patient]
     if absent and body.terms:
         said.append(f"Not entered, and counted as the mean over patients: {name_some(absent, MOST_NAMED)}.")
-    unknown = {
-        body.names[index]
-        for term, cell in zip(body.terms, cells, strict=False)
-        for index in term.cells.attributes
-        if cell < 0 and len(term.cells.attributes) == 1 and body.names[index] in patient
-    }
-    if unknown:
-        said.append(
-            f"No patient of the model had the value of {', '.join(sorted(unknown))}: it is not counted."
-        )
+    missing = sorted(name for name in unheard if patient[name] is None)
+    if missing:
+        said.append(f"Missing, which no patient of the model had, and so not counted: {', '.join(missing)}.")
+    if unknown := sorted(unheard - set(missing)):
+        said.append(f"No patient of the model had the value of {', '.join(unknown)}: it is not counted.")
     if not body.terms:
         said.append("The model has no terms: every patient gets this answer.")
     return said

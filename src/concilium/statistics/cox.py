@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -22,20 +22,8 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import Explanation
 from concilium.models.follow_up import Followed
-from concilium.models.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    OnMisfit,
-    PositiveClass,
-    PrivateMethod,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.models.intervals import WITHIN_95
+from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_by_horizon import Horizon, Time
 from concilium.parameters import Parameter, choice
@@ -46,6 +34,7 @@ from concilium.protocol.grid import on_grid
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import (
     SchemaSeen,
+    refuse_foreign_outcome,
     set_against_rest,
     state_values,
 )
@@ -79,10 +68,6 @@ from concilium.statistics.regression_fit import (
 )
 from concilium.statistics.results import TermEstimate, TermTest
 from concilium.statistics.term_model import (
-    ByHospital,
-    Interactions,
-    Reference,
-    Splines,
     TermBody,
     TermModel,
     estimate_all,
@@ -95,8 +80,6 @@ CELLS = 100
 SHARE_OF_TABLE = Fraction(1, 10)
 # Fewer events than so many deviations of their noise are none.
 SURELY = 5.0
-# Hospitals whose typical times differ by this factor hardly measure them in one unit.
-OTHER_UNIT = 4.0
 
 
 def _read_grid(value: Any) -> list[float]:
@@ -195,7 +178,7 @@ class _Newton:
 
 @documented
 @dataclass(eq=False, repr=False)
-class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
+class CoxRegression(TermModel[CoxBody]):
     """`CoxRegression(target="death", time="days", positive="yes").fit(house)`: hazard ratios."""
 
     method: ClassVar[str] = "cox"
@@ -215,11 +198,6 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     query: QueryText = ""
     release: ReleaseName = "masked"
     _: KW_ONLY
-    attributes: Attributes = None
-    on_misfit: OnMisfit = "attribute"
-    splines: Splines = field(default_factory=dict)
-    reference: Reference = field(default_factory=dict)
-    interactions: Interactions = ()
     baseline: Annotated[
         Literal["hospital", "common"],
         Parameter(
@@ -230,11 +208,6 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     ] = "hospital"
     grid: Grid = None
     at: Horizon = None
-    by_hospital: ByHospital = False
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
 
     def check(self) -> None:
         if self.time == self.target:
@@ -406,6 +379,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
     def _converse_plainly(self) -> Conversation[Learned[CoxBody]]:
         bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
         seen: dict[str, SchemaSeen] = yield ask_schema(self)
+        refuse_foreign_outcome(seen, self.target)
         classes = _name_event(self.target, self.positive, seen)
         numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
         numbers = [one for one in numbers if one != self.time]
@@ -456,11 +430,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
             )
         if last.untimed:
             warnings.append(f"{last.untimed} patients with a missing or negative {self.time} are left out")
-        if last.hospitals_with_events < last.hospitals:
-            warnings.append(
-                f"{last.hospitals - last.hospitals_with_events} of {last.hospitals} hospitals have no event: they say "
-                "nothing about hazard ratios"
-            )
+        warnings += last.warn_of_hospitals(self.time)
         if dependent:
             warnings.append(
                 f"left out: {', '.join(dependent[:5])} (a combination of other terms, or the same for everybody)"
@@ -469,13 +439,6 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
             warnings.append(
                 f"{', '.join(running[:5])}: all events, or none, are on one side: the hazard ratio has no finite "
                 "value; join values, or leave the term out"
-            )
-        mean = last.clocks[0] / last.patients
-        between = math.sqrt(max(last.clocks[1] / last.patients - mean**2, 0.0))
-        if between > math.log(OTHER_UNIT) / 2:
-            warnings.append(
-                f"typical values of {self.time} differ between hospitals by a factor of about "
-                f"{math.exp(2 * between):.0f}: is it in days at one and in months at another?"
             )
         return warnings
 
@@ -578,15 +541,16 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
         horizon = self.followed.horizon
         hazard = self._hazard_at(horizon)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
-        interval = self._find_interval(centred, hazard)
+        interval = self._find_interval(centred, hazard, self._find_silent(row))
         entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
         noisy, ratio = self.way_out.bounded, self._ratio
         return say_explained(
             body.target, body.classes, ends, reasons, notes, ratio, interval, noisy, entry=entry, by=by
         )
 
-    def _find_interval(self, centred: Vector, hazard: float) -> tuple[float, float]:
-        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell."""
+    def _find_interval(self, centred: Vector, hazard: float, silent: float) -> tuple[float, float]:
+        """Of the risk by the horizon of a patient with these columns; 0 to 1 where nobody can tell. `silent`: the
+        variance of what is not known of the patient."""
         body = self.body
         if not body.covariance or self._find_endless(centred):  # noise hides it, or there is no finite ratio
             return 0.0, 1.0
@@ -596,7 +560,7 @@ class CoxRegression(TermModel[CoxBody], PrivateMethod[CoxBody]):
         variance = max(float(from_mean @ covariance @ from_mean), 0.0) + (
             1 / max(body.events, 1) if body.baseline_variance is None else body.baseline_variance
         )
-        reach, log_risk = 1.96 * math.sqrt(variance), float(centred @ self.coef_)
+        reach, log_risk = WITHIN_95 * math.sqrt(variance + silent), float(centred @ self.coef_)
         low, high = (
             1 - math.exp(-hazard * math.exp(min(log_risk + side, 100.0))) for side in (-reach, reach)
         )

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 FIRST = 9
 LARGEST_LOG = 100.0
+# Hospitals whose typical times differ by this factor hardly measure them in one unit.
+OTHER_UNIT = 4.0
 
 
 class _AskCox(WideSum, frozen=True, kw_only=True):
@@ -250,6 +252,22 @@ class CoxSums:
     late: Vector | None = None
     marks: tuple[float, float] = (0.0, 0.0)
     pairs: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def warn_of_hospitals(self, time: str) -> list[str]:
+        """What a card says of hospitals without events, and of times that are hardly in one unit."""
+        warnings = []
+        if self.hospitals_with_events < self.hospitals:
+            warnings.append(
+                f"{self.hospitals - self.hospitals_with_events} of {self.hospitals} hospitals have no event"
+            )
+        mean = self.clocks[0] / max(self.patients, 1)
+        between = math.sqrt(max(self.clocks[1] / max(self.patients, 1) - mean**2, 0.0))
+        if between > math.log(OTHER_UNIT) / 2:
+            warnings.append(
+                f"typical values of {time} differ between hospitals by a factor of about "
+                f"{math.exp(2 * between):.0f}: is it in days at one and in months at another?"
+            )
+        return warnings
 
 
 def read_cox(question: AskCox, total: NDArray[np.int64]) -> CoxSums:

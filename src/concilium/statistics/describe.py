@@ -7,8 +7,6 @@ what all patients have: the share of each class.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -23,6 +21,7 @@ from concilium.errors import HouseError, StudyError
 from concilium.models.explanation import Explanation, say_share
 from concilium.models.explanation import say_interval as say_share_interval
 from concilium.models.grid import find_edges
+from concilium.models.intervals import WITHIN_95
 from concilium.models.method import (
     Attributes,
     Bins,
@@ -36,7 +35,7 @@ from concilium.models.method import (
     Values,
     documented,
 )
-from concilium.models.prediction import AnyPatients, Entries
+from concilium.models.prediction import AnyPatients
 from concilium.parameters import Parameter, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import Attribute, present
@@ -50,64 +49,37 @@ from concilium.protocol.schema import (
     say_left_out,
     state_values,
 )
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value
 from concilium.records.dictionary import say_value
 from concilium.statistics.columns import ask_schema, check_stated, find_terms, state_terms
-from concilium.statistics.distributions import chi_squared_tail
-from concilium.statistics.moments import AskMoments, SummedMoments, read_moments
-from concilium.statistics.results import draw_html, draw_text, known, say_number, say_p
+from concilium.statistics.moments import AskMoments, read_moments
+from concilium.statistics.population_table import (
+    CategoryRow,
+    Matrix,
+    NumberRow,
+    PopulationTable,
+    add_private_mean,
+    say_table,
+    tabulate,
+)
+from concilium.statistics.results import draw_html, draw_text, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-Matrix = NDArray[np.float64]
 MOST_CLASSES = 20
 SHARE_OF_SUMS = Fraction(2, 5)
-Z = 1.96
-
-
-class NumberRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A number, for each class and then for all: patients who know it and who lack it, mean, deviation, quartiles.
-
-    `mean_error`: the standard error of a mean, noise included. `difference`: standardised, between two classes.
-    """
-
-    name: str
-    patients: list[float]
-    missing: list[float]
-    mean: list[float | None]
-    deviation: list[float | None]
-    mean_error: list[float | None]
-    quartiles: list[list[float] | None]
-    difference: float | None = None
-    between_hospitals: float | None = None
-    heterogeneity: float | None = None
-
-
-class CategoryRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A category, [value][class and then all]: counts; the standard error of a count that noise adds; chi-squared."""
-
-    name: str
-    values: list[str]
-    counts: list[list[float]]
-    missing: list[float]
-    difference: float | None = None
-    chi_squared: float | None = None
-    freedom: int | None = None
-    p: float | None = None
-
-
-class PopulationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One table: patients of each class, and its rows."""
-
-    patients: list[float]
-    numbers: list[NumberRow]
-    categories: list[CategoryRow]
+# Expected counts below this make chi-squared a rough test.
+FEW_EXPECTED = 5.0
+# What a reader is told of without looking it up.
+MUCH_BETWEEN, MUCH_CORRELATED = 0.75, 0.5
+MOST_NAMED = 10
 
 
 class DescribeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What the file of a table holds: all hospitals together, and each one where that was asked. `noise` is the
-    standard deviation of what noise adds to a count."""
+    """What the file of a table holds: all hospitals together, and each one where that was asked. `lacking`: how
+    many patients lack 0, 1, 2, ... attributes; `together`: how many lack both of a pair. `noise` is the standard
+    deviation of what noise adds to a count."""
 
     target: str
     query: str
@@ -116,6 +88,7 @@ class DescribeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     by_site: dict[str, PopulationTable] = {}
     correlations: list[list[float]] = []
     lacking: list[int] = []
+    together: dict[str, dict[str, int]] = {}
     noise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -224,18 +197,16 @@ class Describe(PrivateMethod[DescribeBody]):
         measured = tuple(Attribute(one.name) for one in cut)
         known_only = tuple(msgspec.structs.replace(one, missing=False) for one in categories)
         counting = AskCounts(**about, attributes=asked)
-        summing = (
-            AskMoments(**about, attributes=(*measured, *known_only), measured=len(measured))
-            if measured
-            else None
-        )
+        summing = None
+        if not floored:
+            summing = AskMoments(**about, attributes=(*measured, *known_only), measured=len(measured))
         by_site: dict[str, PopulationTable] = {}
         for site in sorted(seen) if self.by_hospital else ():
             counts = yield Among(counting, [site])
-            sums = read_moments(summing, (yield Among(summing, [site]))) if summing and not floored else None
-            by_site[site] = tabulate(counts[0].astype(np.float64), asked, sums)
+            sums = None if summing is None else read_moments(summing, (yield Among(summing, [site])))
+            by_site[site] = tabulate(counts[0].astype(np.float64), asked, sums).without_hospitals()
         counts = yield counting
-        moments = read_moments(summing, (yield summing)) if summing is not None and not floored else None
+        moments = None if summing is None else read_moments(summing, (yield summing))
         body = DescribeBody(
             target=self.target,
             query=self.query,
@@ -244,6 +215,7 @@ class Describe(PrivateMethod[DescribeBody]):
             by_site=by_site,
             correlations=[] if moments is None else moments.correlations.tolist(),
             lacking=[] if moments is None else moments.lacking,
+            together={} if moments is None else _name_pairs([one.name for one in asked], moments.together),
         )
         warnings = [say_left_out(left_out)] if left_out else []
         if floored:
@@ -273,14 +245,15 @@ class Describe(PrivateMethod[DescribeBody]):
                 math.sqrt(float(variance) * float(partners.noise_factor)), -summing.binary_places
             )
             rows = [
-                _add_private_mean(row, cut[i], table.patients, sums[:, i], (noise, of_sums))
+                add_private_mean(row, cut[i], table.patients, sums[:, i], (noise, of_sums))
                 for i, row in enumerate(table.numbers)
             ]
             table = msgspec.structs.replace(table, numbers=rows)
         body = DescribeBody(
             target=self.target, query=self.query, classes=list(classes.values), table=table, noise=noise
         )
-        said = f"every count has noise of standard deviation {noise:.1f}: 95 % of counts are within {Z * noise:.0f}"
+        within = f"95 % of counts are within {WITHIN_95 * noise:.0f}"
+        said = f"every count has noise of standard deviation {noise:.1f}: {within}"
         return Learned(body, {}, [self.say_price(), said])
 
     @property
@@ -299,11 +272,11 @@ class Describe(PrivateMethod[DescribeBody]):
         best = int(np.argmax(shares))
         share, n = float(shares[best]), max(body.table.patients[-1], 1.0)
         error = math.sqrt(share * (1 - share) / n + 2 * (body.noise / n) ** 2)
-        interval = max(share - Z * error, 0.0), min(share + Z * error, 1.0)
+        interval = max(share - WITHIN_95 * error, 0.0), min(share + WITHIN_95 * error, 1.0)
         noise = ", noise included" if body.noise else ""
         said = say_value(body.classes[best], self.card.dictionary.get(body.target))
         first = (
-            f"{body.target} = {said} ({say_share(share)} of {n:.0f} patients have it; "
+            f"{body.target} = {said} ({say_share(share)} of {'about ' if noise else ''}{n:.0f} patients have it; "
             f"{say_share_interval(interval)}{noise}). A table of the population does not tell patients apart."
         )
         return Explanation(
@@ -318,6 +291,9 @@ class Describe(PrivateMethod[DescribeBody]):
             interval=interval,
         )
 
+    def _say_lacking(self, patient: Mapping[str, Any], explanation: Explanation) -> list[str]:
+        return []  # whatever is measured, a table says the same of everybody
+
     def importances(self) -> dict[str, float]:
         """How far classes are apart in each attribute (standardised difference), the largest 100."""
         table = self.body.table
@@ -329,7 +305,8 @@ class Describe(PrivateMethod[DescribeBody]):
     def rows(self, site: str | None = None) -> list[list[str]]:
         """The table in words, the head first; of one hospital where it was asked."""
         body = self.body
-        return say_table(body.table if site is None else body.by_site[site], body, self.card.dictionary)
+        table = body.table if site is None else body.by_site[site]
+        return say_table(table, body.target, body.classes, self.card.dictionary, noise=body.noise)
 
     def to_html(self, site: str | None = None) -> str:
         """The table as HTML."""
@@ -337,9 +314,7 @@ class Describe(PrivateMethod[DescribeBody]):
 
     def to_csv(self, site: str | None = None) -> str:
         """The table as CSV."""
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows(self.rows(site))
-        return out.getvalue()
+        return write_csv(self.rows(site))
 
     def frame(self, site: str | None = None) -> DataFrame:
         """The table as a data frame of pandas."""
@@ -354,13 +329,71 @@ class Describe(PrivateMethod[DescribeBody]):
         if body.lacking:
             complete, everyone = body.lacking[0], max(sum(body.lacking), 1)
             lines.append(f"{complete} of {everyone} patients ({complete / everyone:.0%}) lack no value")
-        apart = [one.name for one in body.table.numbers if (one.heterogeneity or 0.0) > 0.75]
-        if apart:
-            lines.append(f"differs between hospitals (I^2 above 75 %): {', '.join(apart)}")
+        lines += [
+            f"{title}: {', '.join(said)}"
+            for title, said in {
+                "missing together": self._say_together(),
+                f"correlated (beyond {MUCH_CORRELATED})": self._say_correlated(),
+                f"differs between hospitals (I^2 above {MUCH_BETWEEN:.0%})": [
+                    one.name for one in self._all_rows if (one.heterogeneity or 0.0) > MUCH_BETWEEN
+                ],
+                f"chi-squared is rough (expected counts below {FEW_EXPECTED:g})": [
+                    one.name for one in body.table.categories if (one.least_expected or 9) < FEW_EXPECTED
+                ],
+            }.items()
+            if said
+        ]
+        if body.noise:
+            lines.append("±: 95 % of the noise")
         return "\n".join(lines)
+
+    @property
+    def _all_rows(self) -> list[NumberRow | CategoryRow]:
+        return [*self.body.table.numbers, *self.body.table.categories]
+
+    def _say_together(self) -> list[str]:
+        """The pairs of attributes that most patients lack both of."""
+        pairs = [
+            (count, one, other)
+            for one, row in self.body.together.items()
+            for other, count in row.items()
+            if one < other and count
+        ]
+        pairs.sort(key=lambda pair: (-pair[0], *pair[1:]))
+        return [f"{one} and {other} ({count})" for count, one, other in pairs[:MOST_NAMED]]
+
+    def _say_correlated(self) -> list[str]:
+        names = [one.name for one in self.body.table.numbers]
+        pairs = [
+            (value, names[i], names[j])
+            for i, row in enumerate(self.body.correlations)
+            for j, value in enumerate(row[:i])
+            if abs(value) > MUCH_CORRELATED
+        ]
+        pairs.sort(key=lambda pair: -abs(pair[0]))
+        return [f"{other} and {one} {value:.2f}" for value, one, other in pairs[:MOST_NAMED]]
+
+    def correlations(self) -> DataFrame:
+        """Pearson's correlations of the numbers, over patients who know both."""
+        import pandas
+
+        names = [one.name for one in self.body.table.numbers]
+        return pandas.DataFrame(self.body.correlations, index=names, columns=names)
+
+    def missing_together(self) -> DataFrame:
+        """How many patients lack both of each pair of attributes; on the diagonal, how many lack one."""
+        import pandas
+
+        return pandas.DataFrame(self.body.together)
 
     def _summary(self) -> str:
         return f"{len(self.attributes_)} attributes"
+
+
+def _name_pairs(names: Sequence[str], together: Matrix) -> dict[str, dict[str, int]]:
+    """How many patients lack both of two attributes, of those that anybody lacks."""
+    lacked = [place for place in range(len(together)) if together[place, place] > 0]
+    return {names[i]: {names[j]: round(float(together[i, j])) for j in lacked} for i in lacked}
 
 
 def _present_values(seen: Mapping[str, SchemaSeen], apart: set[str]) -> dict[str, tuple[Value, ...]]:
@@ -374,209 +407,3 @@ def _present_values(seen: Mapping[str, SchemaSeen], apart: set[str]) -> dict[str
         if len(listed) == 1:
             found[name] = listed
     return found
-
-
-def tabulate(
-    counts: Matrix, attributes: Sequence[Attribute], moments: SummedMoments | None, noise: float = 0.0
-) -> PopulationTable:
-    """The rows of a table from counts [1 + cell, class]."""
-    counts = np.maximum(counts, 0.0) if noise else counts
-    counts = np.column_stack([counts, counts.sum(axis=1)])
-    numbers: list[NumberRow] = []
-    categories: list[CategoryRow] = []
-    start = 1
-    for attribute in attributes:
-        own = counts[start : start + attribute.size]
-        start += attribute.size
-        if attribute.edges:
-            place = len(numbers)
-            numbers.append(
-                _describe_number(attribute, own, None if moments is None else _take(moments, place))
-            )
-        else:
-            categories.append(_describe_category(attribute, own, noise))
-    return PopulationTable(patients=counts[0].tolist(), numbers=numbers, categories=categories)
-
-
-def _take(moments: SummedMoments, place: int) -> tuple[Matrix, float, float]:
-    """How many know a number, its sums and squares, for each class and all; share between hospitals, I^2."""
-    table = np.array([one[:, place] for one in (moments.known, moments.sums, moments.squares)])
-    return (
-        np.column_stack([table, table.sum(axis=1)]),
-        moments.shares_between[place],
-        moments.heterogeneity[place],
-    )
-
-
-def _describe_number(
-    attribute: Attribute, counts: Matrix, moments: tuple[Matrix, float, float] | None
-) -> NumberRow:
-    missing, cells = counts[0], counts[1:]
-    columns = counts.shape[1]
-    row = NumberRow(
-        name=attribute.name,
-        patients=cells.sum(axis=0).tolist(),
-        missing=missing.tolist(),
-        mean=[None] * columns,
-        deviation=[None] * columns,
-        mean_error=[None] * columns,
-        quartiles=[_find_quartiles(cells[:, place], attribute.edges) for place in range(columns)],
-    )
-    if moments is None:
-        return row
-    (n, sums, squares), between, heterogeneity = moments
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = sums / n
-        variance = np.maximum(squares - n * mean**2, 0) / (n - 1)
-        error = np.sqrt(variance / n)
-    return msgspec.structs.replace(
-        row,
-        mean=[known(one) for one in mean.tolist()],
-        deviation=[known(one) for one in np.sqrt(variance).tolist()],
-        mean_error=[known(one) for one in error.tolist()],
-        difference=_standardise(mean[:-1], variance[:-1]),
-        between_hospitals=between,
-        heterogeneity=heterogeneity,
-    )
-
-
-def _standardise(mean: Matrix, variance: Matrix) -> float | None:
-    """The difference of two means over their deviation; None of other than two classes."""
-    if len(mean) != 2 or not (np.isfinite(mean).all() and np.isfinite(variance).all() and variance.sum() > 0):
-        return None
-    return float((mean[1] - mean[0]) / math.sqrt(variance.mean()))
-
-
-def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None:
-    """Lower quartile, median and upper quartile, interpolated within cells between edges; None where one lies beyond
-    the outer edges, or nobody is counted."""
-    total = float(cells.sum())
-    if total <= 0:
-        return None
-    reached = np.cumsum(cells)
-    found = []
-    for share in (0.25, 0.5, 0.75):
-        place = int(np.searchsorted(reached, share * total))
-        if not 0 < place < len(edges):
-            return None
-        before = reached[place - 1]
-        part = (share * total - before) / max(cells[place], 1e-12)
-        found.append(float(edges[place - 1] + part * (edges[place] - edges[place - 1])))
-    return found
-
-
-def _describe_category(attribute: Attribute, counts: Matrix, noise: float) -> CategoryRow:
-    first = attribute.first
-    values = [label(value) for value in attribute.values]
-    inner = counts[first : first + len(values)]
-    if attribute.other_cell >= 0:
-        values, inner = [*values, "other or missing"], counts[first:]
-    row = CategoryRow(
-        name=attribute.name,
-        values=values,
-        counts=inner.tolist(),
-        missing=(counts[0] if attribute.missing else np.zeros(counts.shape[1])).tolist(),
-        difference=_standardise_shares(inner[:, :-1]),
-    )
-    table = inner[:, :-1]
-    table = table[table.sum(axis=1) > 0][:, table.sum(axis=0) > 0]
-    if noise or min(table.shape, default=0) < 2:
-        return row
-    expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / table.sum()
-    statistic = float(((table - expected) ** 2 / expected).sum())
-    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    return msgspec.structs.replace(
-        row, chi_squared=statistic, freedom=freedom, p=chi_squared_tail(statistic, freedom)
-    )
-
-
-def _standardise_shares(counts: Matrix) -> float | None:
-    """The standardised difference of a category between two classes (Yang and Dalton 2012); it has no sign."""
-    if counts.shape[1] != 2 or len(counts) < 2 or not counts.sum(axis=0).all():
-        return None
-    one, other = (counts / counts.sum(axis=0))[1:].T
-    spread = [np.diag(p) - np.outer(p, p) for p in (one, other)]
-    apart = other - one
-    return math.sqrt(max(float(apart @ np.linalg.pinv((spread[0] + spread[1]) / 2) @ apart), 0.0))
-
-
-def _add_private_mean(
-    row: NumberRow, attribute: Attribute, totals: Sequence[float], sums: Matrix, noises: tuple[float, float]
-) -> NumberRow:
-    """A number's row with means from noisy sums of scaled values; errors include the noise of sums and of counts."""
-    low, wide = attribute.edges[0], attribute.edges[-1] - attribute.edges[0]
-    sums = np.column_stack([sums, sums.sum(axis=1)])
-    classes = sums.shape[1] - 1
-    mean: list[float | None] = []
-    deviation: list[float | None] = []
-    error: list[float | None] = []
-    for place, (total, missing) in enumerate(zip(totals, row.missing, strict=True)):
-        parts = classes if place == classes else 1
-        # Those who know it are all but those who lack it: two counts, each with noise.
-        n, of_count, of_sum = total - missing, *(noise * math.sqrt(parts) for noise in noises)
-        of_count *= math.sqrt(2)
-        if n < 3 * max(of_count, of_sum, 1.0):
-            mean.append(None)
-            deviation.append(None)
-            error.append(None)
-            continue
-        share, square = float(np.clip(sums[0, place] / n, 0, 1)), float(sums[1, place] / n)
-        variance = max(square - share**2, 0.0)
-        mean.append(low + wide * share)
-        deviation.append(wide * math.sqrt(variance))
-        error.append(wide * math.sqrt(variance / n + (of_sum**2 + (share * of_count) ** 2) / n**2))
-    return msgspec.structs.replace(row, mean=mean, deviation=deviation, mean_error=error)
-
-
-def say_table(table: PopulationTable, body: DescribeBody, dictionary: Entries) -> list[list[str]]:
-    """The rows of a table in words."""
-    entry = dictionary.get(body.target)
-    columns = [f"{body.target} = {say_value(value, entry)}" for value in body.classes]
-    head = ["", *columns, "all", "difference", "p"]
-    rows = [head, ["patients", *(f"{one:,.0f}" for one in table.patients), "", ""]]
-    for number in table.numbers:
-        middle = [_say_mean(number, place) for place in range(len(head) - 3)]
-        rows.append([f"{number.name}, mean (sd)", *middle, _say_difference(number.difference), ""])
-        if any(number.quartiles):
-            rows.append(
-                [f"{number.name}, median [quartiles]", *map(_say_quartiles, number.quartiles), "", ""]
-            )
-        rows += (
-            [[f"{number.name}, missing", *_say_counts(number.missing), "", ""]] if any(number.missing) else []
-        )
-    for category in table.categories:
-        known_here = [sum(column) for column in zip(*category.counts, strict=True)]
-        for place, (value, counts) in enumerate(zip(category.values, category.counts, strict=True)):
-            shares = [
-                f"{count:,.0f} ({count / max(all_of, 1e-9):.1%})"
-                for count, all_of in zip(counts, known_here, strict=True)
-            ]
-            last = ["", ""] if place else [_say_difference(category.difference), say_p(category.p)]
-            said = say_value(value, dictionary.get(category.name))
-            rows.append([f"{category.name} = {said}", *shares, *last])
-        rows += (
-            [[f"{category.name}, missing", *_say_counts(category.missing), "", ""]]
-            if any(category.missing)
-            else []
-        )
-    return rows
-
-
-def _say_counts(counts: Sequence[float]) -> list[str]:
-    return [f"{one:,.0f}" for one in counts]
-
-
-def _say_difference(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _say_mean(row: NumberRow, place: int) -> str:
-    mean, deviation = row.mean[place], row.deviation[place]
-    return "" if mean is None else f"{say_number(mean)} ({say_number(deviation)})"
-
-
-def _say_quartiles(quartiles: list[float] | None) -> str:
-    if quartiles is None:
-        return ""
-    low, middle, high = map(say_number, quartiles)
-    return f"{middle} [{low}, {high}]"

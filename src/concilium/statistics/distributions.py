@@ -69,6 +69,13 @@ def student_two_sided(t: float, freedom: float) -> float:
     return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
+def fisher_tail(statistic: float, between: float, within: float) -> float:
+    """The probability that an F variable with these degrees of freedom exceeds the statistic."""
+    if math.isnan(statistic) or between <= 0 or within <= 0:
+        return math.nan
+    return _incomplete_beta(within / 2, between / 2, within / (within + between * max(statistic, 0.0)))
+
+
 def student_quantile(level: float, freedom: float) -> float:
     """The quantile of Student's t distribution, by bisection; infinite without degrees of freedom."""
     if freedom <= 0:

@@ -1,12 +1,13 @@
 """What a hospital adds to a table of the population beside counts: sums of numbers and of their products.
 
 Exact and masked: by class, how many know each number, its sum and its sum of squares; products of all pairs for
-correlations; how many attributes patients lack; and of each number what tells hospitals apart: sums over hospitals of
-n m and n m^2 (the share of variance between them), and of w, w m and w m^2 with w = n / s^2 (Cochran's Q and I^2).
+correlations; how many attributes patients lack, and of pairs of attributes how many lack both; and what tells hospitals
+apart: of each number sums over hospitals of n m and n m^2 (the share of variance between them), and of w, w m and w m^2
+with w = n / s^2 (Cochran's Q and I^2); of each value of a category, of n_v^2 / n (chi-squared of value by hospital).
 
-Private: sums and sums of squares of each number, held between its public ends and scaled to 0..1. One patient adds at
-most 1 to two numbers per attribute: the squared sensitivity is twice the number of attributes. Every share is rounded
-to the grid by itself.
+Private: of each number, held between its public ends and scaled to d = -1/2..1/2, sums of d and of 2 d^2. One patient
+moves each of them by at most 1/2: the squared sensitivity is half the number of attributes. Every share is rounded to
+the grid by itself.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
 
 MOST_NUMBERS = 500
+# Of more attributes nobody reads which pairs are missing together.
+MOST_TOGETHER = 100
 PLACES = 12
 MOST_PATIENTS = 1 << 26
 Matrix = NDArray[np.float64]
@@ -68,8 +71,25 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        p = self.measured
-        return 3 * p * self.classes.size + p * (p + 1) + 2 * p * p + len(self.attributes) + 1 + 6 * p
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many reals each part has, in the order of `_add_up`."""
+        p, q = self.measured, len(self.attributes)
+        together = q * (q + 1) // 2 if q <= MOST_TOGETHER else 0
+        listed = sum(one.size for one in self.attributes[p:])
+        pairs = p * (p + 1) // 2
+        return [
+            *[p * self.classes.size] * 3,
+            *[pairs] * 2,
+            *[p * p] * 2,
+            q + 1,
+            6 * p,
+            together,
+            q - p,
+            listed,
+        ]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,11 +105,11 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        return Sensitivity(widen_sensitivity(Fraction(2 * self.measured), 2 * self.measured, PLACES))
+        return Sensitivity(widen_sensitivity(Fraction(self.measured, 2), 2 * self.measured, PLACES))
 
     def check(self, release: Release) -> None:
-        if not 1 <= self.measured <= min(len(self.attributes), MOST_NUMBERS):
-            raise MessageError(f"moments are of 1 to {MOST_NUMBERS} numbers")
+        if not (self.noise is not None) <= self.measured <= min(len(self.attributes), MOST_NUMBERS):
+            raise MessageError(f"moments are of 1 to {MOST_NUMBERS} numbers, or of none without noise")
         if self.classes.name != self.target or self.classes.edges:
             raise MessageError("the classes must be values of the target, and nothing else")
         numbers = self.attributes[: self.measured]
@@ -104,11 +124,11 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
             raise MessageError("every number of a private table has public ends")
 
     def estimate(self, patients: int, columns: int) -> Workload:
-        p = self.measured
+        p, q = self.measured, len(self.attributes)
         work = estimate_columns(self.named, patients, each_by_itself=self.noise is not None)
         return work + Workload(
-            (12 * p * p + 60 * p + 20 * len(self.attributes) + READ_LABEL) * patients + CALL * (40 + 10 * p),
-            (64 * p + 128 + LABELLING) * patients + 64 * self.numbers,
+            (12 * p * p + 60 * p + 4 * q * q + 40 * q + READ_LABEL) * patients + CALL * (40 + 10 * p + 6 * q),
+            (64 * p + 16 * q + 128 + LABELLING) * patients + 64 * self.numbers,
         )
 
     @hold_overflow()
@@ -118,7 +138,7 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         told = place >= 0
         rows, place = cohort.rows[told], place[told]
         columns = [cohort.view.measured(one.name)[rows] for one in self.attributes[: self.measured]]
-        numbers = np.column_stack(columns)
+        numbers = np.column_stack(columns) if columns else np.zeros((len(rows), 0))
         numbers[~np.isfinite(numbers)] = np.nan
         if self.noise is not None:
             return self._add_shares(numbers, place)
@@ -130,10 +150,10 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         for index, one in enumerate(self.attributes[: self.measured]):
             low, high = one.edges[0], one.edges[-1]
             known = ~np.isnan(numbers[:, index])
-            share = (np.clip(numbers[known, index], low, high) - low) / (high - low)
-            for power in (1, 2):
-                steps = np.rint(share**power * (1 << PLACES)).astype(np.int64)
-                np.add.at(words[power - 1, index], place[known], steps)
+            away = (np.clip(numbers[known, index], low, high) - low) / (high - low) - 0.5
+            for power, share in enumerate((away, 2 * away**2)):
+                steps = np.rint(share * (1 << PLACES)).astype(np.int64)
+                np.add.at(words[power, index], place[known], steps)
         return words
 
     def _add_up(
@@ -144,16 +164,22 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         is_class = (place[:, None] == np.arange(self.classes.size)).astype(np.float64)
         by_class = [is_class.T @ one for one in (known.astype(np.float64), filled, filled**2)]
         both = known.astype(np.float64)
-        missing = (~known).sum(axis=1)
+        lacks, hospitals, listed = [*(~known).T], [], []
         for one in self.attributes[self.measured :]:
             codes, cells = recode(one, cohort.view)
-            missing = missing + (np.take(cells, codes[rows]) < 0)
-        lacking = np.bincount(missing, minlength=len(self.attributes) + 1)
+            cell = np.take(cells, codes[rows])
+            lacks.append(cell < 0)
+            counts = np.bincount(cell[cell >= 0], minlength=one.size)
+            hospitals.append(bool(counts.any()))
+            listed.append(counts**2 / max(counts.sum(), 1))
+        missing = np.array(lacks, dtype=np.float64)
+        lacking = np.bincount(missing.sum(axis=0).astype(int), minlength=len(self.attributes) + 1)
         parts: list[Any] = [one.ravel() for one in by_class]
         parts += [pack_triangle(both.T @ both), pack_triangle(filled.T @ filled)]
         parts += [(filled.T @ both).ravel(), ((filled**2).T @ both).ravel()]
         parts += [lacking, self._between(known, filled).ravel()]
-        return np.concatenate(parts)
+        parts += [pack_triangle(missing @ missing.T)] if len(self.attributes) <= MOST_TOGETHER else []
+        return np.concatenate([*parts, hospitals, *listed])
 
     @staticmethod
     def _between(known: NDArray[np.bool_], filled: Matrix) -> Matrix:
@@ -171,7 +197,8 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class SummedMoments:
     """The sums over all hospitals: [class, number] how many know it, sums, squares; correlations of numbers; how many
-    patients lack 0, 1, 2, ... attributes; the share of each number's variance between hospitals, and I^2."""
+    patients lack 0, 1, 2, ... attributes, and both of each pair; the share of each number's variance between hospitals,
+    and I^2; for each category how many hospitals have it, and the sum over them of n_v^2 / n for each value v."""
 
     known: Matrix
     sums: Matrix
@@ -180,16 +207,19 @@ class SummedMoments:
     lacking: list[int]
     shares_between: list[float]
     heterogeneity: list[float]
+    together: Matrix
+    squared_counts: list[tuple[int, Matrix]]
 
 
 def read_moments(question: AskMoments, total: NDArray[np.int64]) -> SummedMoments:
     """What the sites' numbers, added up, say."""
     reals, p, classes = read_wide(total), question.measured, question.classes.size
-    triangle = p * (p + 1) // 2
-    sizes = [p * classes] * 3 + [triangle, triangle, p * p, p * p, len(question.attributes) + 1, 6 * p]
-    known, sums, squares, n, products, beside, squares_beside, lacking, between = np.split(
-        reals, np.cumsum(sizes)[:-1]
+    known, sums, squares, n, products, beside, squares_beside, lacking, between, *more = np.split(
+        reals, np.cumsum(question.sizes)[:-1]
     )
+    together, hospitals_with, listed = more
+    others = question.attributes[p:]
+    squared_counts = np.split(listed, np.cumsum([one.size for one in others])[:-1]) if others else []
     by_class = [one.reshape(classes, p) for one in (known, sums, squares)]
     everyone = [one.sum(axis=0) for one in by_class]
     weighed, squared, hospitals, w, wm, wmm = between.reshape(6, p)
@@ -211,6 +241,8 @@ def read_moments(question: AskMoments, total: NDArray[np.int64]) -> SummedMoment
         [round(one) for one in lacking.tolist()],
         np.nan_to_num(np.clip(shares, 0, 1)).tolist(),
         np.nan_to_num(heterogeneity).tolist(),
+        unpack_triangle(together, len(question.attributes)) if together.size else np.zeros((0, 0)),
+        [(round(h), one) for h, one in zip(hospitals_with.tolist(), squared_counts, strict=True)],
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -17,26 +17,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import Explanation
-from concilium.models.method import (
-    Attributes,
-    Bins,
-    Delta,
-    Epsilon,
-    OnMisfit,
-    PositiveClass,
-    PrivateMethod,
-    QueryText,
-    ReleaseName,
-    Target,
-    Values,
-    documented,
-)
+from concilium.models.intervals import WITHIN_95
+from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
 from concilium.models.prediction import AnyPatients
 from concilium.parameters import Parameter, choice, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
 from concilium.protocol.schema import (
     SchemaSeen,
+    refuse_foreign_outcome,
     set_against_rest,
     state_values,
 )
@@ -54,17 +43,12 @@ from concilium.statistics.columns import (
     state_terms,
     unpack_triangle,
 )
-from concilium.statistics.distributions import chi_squared_tail, normal_quantile
+from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
 from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
 from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
-    LEVEL,
-    ByHospital,
-    Interactions,
-    Reference,
-    Splines,
     TermBody,
     TermModel,
     estimate_all,
@@ -103,7 +87,7 @@ class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=
 
 @documented
 @dataclass(eq=False, repr=False)
-class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
+class Regression(TermModel[RegressionBody]):
     """`Regression(target="death", positive="yes", attributes=["age", "sex"]).fit(house)`: odds ratios, rate ratios or
     differences with confidence intervals."""
 
@@ -132,11 +116,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     query: QueryText = ""
     release: ReleaseName = "masked"
     _: KW_ONLY
-    attributes: Attributes = None
-    on_misfit: OnMisfit = "attribute"
-    splines: Splines = field(default_factory=dict)
-    reference: Reference = field(default_factory=dict)
-    interactions: Interactions = ()
     intercepts: Annotated[
         Literal["common", "hospital", "random"],
         Parameter(
@@ -162,11 +141,6 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
             'of each attribute: by its covariance, or by a fit without it ("likelihood": some questions for each)',
         ),
     ] = "wald"
-    by_hospital: ByHospital = False
-    epsilon: Epsilon = None
-    delta: Delta = "1/1000000"
-    values: Values = field(default_factory=dict)
-    bins: Bins = field(default_factory=dict)
 
     def check(self) -> None:
         for attribute, knots in self.splines.items():
@@ -251,6 +225,7 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
     def _converse_plainly(self) -> Conversation[Learned[RegressionBody]]:
         measured = self.family != "binomial"
         seen: dict[str, SchemaSeen] = yield ask_schema(self, measured=measured)
+        refuse_foreign_outcome(seen, self.target)
         found = state_values(value for one in seen.values() for value in one.classes)
         classes = [] if measured else self._name_classes(found)
         bins = {one: edges for one, edges in self.bins.items() if one != self.target}
@@ -455,31 +430,32 @@ class Regression(TermModel[RegressionBody], PrivateMethod[RegressionBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        _, centred, reasons, notes = self._say_terms(patient)
+        row, centred, reasons, notes = self._say_terms(patient)
         predictor = self._base + float(centred @ self.coef_)
         ends = self._family.mean(np.array([self._base, predictor])).tolist()
-        interval = self._find_interval(centred, predictor)
+        interval = self._find_interval(centred, predictor, self._find_silent(row))
         noisy = self.way_out.bounded
         entry = self.card.dictionary.get(body.target)
         return say_explained(
             body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy, entry
         )
 
-    def _find_interval(self, centred: Vector, predictor: float) -> tuple[float, float]:
+    def _find_interval(self, centred: Vector, predictor: float, silent: float) -> tuple[float, float]:
         """Of the expected outcome of a patient with these columns: everything where there is no covariance. Where each
-        hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are."""
+        hospital has its own intercept, nobody knows that of the patient's: it is as far from the mean as theirs are.
+        `silent`: the variance of what is not known of the patient."""
         covariance, body = self.covariance_, self.body
         if self._find_endless(centred) or not covariance.size:
             return (0.0, 1.0) if body.classes else (-math.inf, math.inf)
         first = len(covariance) - len(centred)
         at = np.concatenate([np.ones(first), centred + np.array(body.means) * first])
-        variance = max(float(at @ covariance @ at), 0.0)
+        variance = max(float(at @ covariance @ at), 0.0) + silent
         if body.spread_of_intercepts is not None:
             of_mean = float(self._family.weight(self._family.mean(np.array([self._base])))[0])
             variance += body.spread_of_intercepts**2 + (body.dispersion or 1.0) / (
                 of_mean * (body.patients or 1)
             )
-        reach = normal_quantile(LEVEL) * math.sqrt(variance)
+        reach = WITHIN_95 * math.sqrt(variance)
         low, high = self._family.mean(np.array([predictor - reach, predictor + reach])).tolist()
         return low, high
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import msgspec
 
-from concilium.models.explanation import say_odds
+from concilium.models.explanation import read_odds, say_odds
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 
 ROW, NAMES, PLOT, NUMBERS, TOP = 22, 260, 300, 190, 34
-LARGEST_LOG = 700.0
 LETTERS = 40
+FORMULA = re.compile(r"[=+@]|-(?![\d.]+$)")
 ENDLESS = 1e5  # a ratio of which nothing is known but the direction
 
 
@@ -83,7 +84,7 @@ def make_lines(estimates: Sequence[TermEstimate], ratio: str) -> list[Regression
     """The rows of a table; of ratios, with the ends of their intervals."""
 
     def show(value: float | None) -> float | None:
-        return value if value is None or not ratio else math.exp(min(value, LARGEST_LOG))
+        return value if value is None or not ratio else read_odds(value)
 
     return [
         RegressionLine(
@@ -160,17 +161,13 @@ def draw_html(rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table>"
 
 
-def write_csv(rows: Sequence[Any]) -> str:
-    """Rows, dataclasses of one type, with all their numbers."""
+def write_csv(rows: Sequence[Sequence[Any]]) -> str:
+    """Rows as CSV. A cell of text that begins like a formula would be one in a spreadsheet: it is quoted."""
     out = io.StringIO()
-    names = [one.name for one in fields(rows[0])] if rows else []
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
     for row in rows:
-        # A cell that begins like a formula would be one in a spreadsheet.
-        cells = [getattr(row, name) for name in names]
         writer.writerow(
-            ["" if c is None else f"'{c}" if isinstance(c, str) and c[:1] in "=+-@" else c for c in cells]
+            ["" if c is None else f"'{c}" if isinstance(c, str) and FORMULA.match(c) else c for c in row]
         )
     return out.getvalue()
 

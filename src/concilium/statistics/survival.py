@@ -18,13 +18,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.statistics.distributions import chi_squared_tail, normal_quantile
+from concilium.models.intervals import WITHIN_95
+from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.results import TermTest
 
 Vector = NDArray[np.float64]
 Table = NDArray[np.float64]  # [cell, kind of end]; the event first, then competing ones, censored last
-Z = normal_quantile(0.975)
 DRAWS = 200
+LEAST_FALL = 1e-9
+# Where an interval of survival is wider, that of the mean is everything: its error would be a guess.
+WIDEST = 0.8
 
 
 class SurvivalSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -45,6 +48,93 @@ class SurvivalSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     @property
     def patients(self) -> float:
         return self.at_risk[0] if self.at_risk else 0.0
+
+    def find_free(self, *, competing: bool) -> FreeShares:
+        """The share without the event after each cell. Beside competing ends it is what the cumulative incidence
+        leaves, with an interval that is symmetric for log(-log) of the incidence (Kalbfleisch and Prentice)."""
+        if not competing:
+            return FreeShares(np.array(self.survival), _fill(self.low), _fill(self.high))
+        risk, error = np.array(self.incidence), np.array(self.incidence_error)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            low, high = _log_log(risk, error / np.abs(risk * np.log(risk)))
+        return FreeShares(1 - risk, 1 - _fill(high), 1 - _fill(low))
+
+
+def _fill(listed: Sequence[float | None]) -> Vector:
+    return np.array([math.nan if one is None else one for one in listed], dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class FreeShares:
+    """The share of patients without the event at some times, with the ends of its interval; NaN where there is none."""
+
+    value: Vector
+    low: Vector
+    high: Vector
+
+    def at(self, times: Sequence[float], time: float, *, cut: bool) -> tuple[float, float, float]:
+        """At one time. `cut`: times are the ends of wide cells, within which the share falls steadily."""
+        if cut:
+            known = [0.0, *times]
+            value, low, high = (
+                float(np.interp(time, known, [1.0, *one])) for one in (self.value, self.low, self.high)
+            )
+            return value, low, high
+        place = int(np.searchsorted(times, time, side="right")) - 1
+        if place < 0:
+            return 1.0, math.nan, math.nan
+        return float(self.value[place]), float(self.low[place]), float(self.high[place])
+
+    def find_median(self, times: Sequence[float], *, cut: bool) -> tuple[float | None, ...]:
+        """The first time at which the share is one half, and the ends of its interval; None where it is not reached."""
+        return tuple(_find_half(times, one, cut=cut) for one in (self.value, self.low, self.high))
+
+    def find_restricted_mean(
+        self, times: Sequence[float], horizon: float, *, cut: bool
+    ) -> tuple[float, float, float]:
+        """The mean time without the event up to a horizon: the area below the curve, with its interval.
+
+        Shares at two times vary together as those of independent increments do: cov(S(s), S(t)) = S(s) S(t) G(s) for
+        s < t, where G is what the interval says of S(s). For Kaplan and Meier's curve G is Greenwood's sum.
+        """
+        starts = np.array([0.0, *(time for time in times if 0 < time < horizon)])
+        ends = np.array([*starts[1:], horizon])
+        place = np.searchsorted(times, starts, side="right")
+        curves = [np.array([1.0, *self.value]), np.array([0.0, *self._find_spread()])]
+        shares, spread = (curve[place] for curve in curves)
+        if cut:
+            after = [np.interp(ends, [0.0, *times], curve) for curve in curves]
+            # As with a constant hazard: the mean of an exponential between two values.
+            fall = np.log(np.maximum(shares, 1e-9) / np.maximum(after[0], 1e-9))
+            steady = (shares - after[0]) / np.where(fall > LEAST_FALL, fall, 1.0)
+            shares, spread = np.where(fall > LEAST_FALL, steady, shares), (spread + after[1]) / 2
+        areas = shares * (ends - starts)
+        later = areas.sum() - np.cumsum(areas)
+        variance = 2 * float((spread * areas * (later + areas / 2)).sum())
+        mean, reach = float(areas.sum()), WITHIN_95 * math.sqrt(max(variance, 0.0))
+        if np.any(self.high[: place[-1] + 1] - self.low[: place[-1] + 1] > WIDEST):
+            return mean, 0.0, horizon
+        return mean, max(mean - reach, 0.0), min(mean + reach, horizon)
+
+    def _find_spread(self) -> Vector:
+        """G: the variance of the logarithm of each share, which does not fall over time."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            width = np.log(-np.log(self.low)) - np.log(-np.log(self.high))
+            spread = (np.log(self.value) * width / (2 * WITHIN_95)) ** 2
+        return np.maximum.accumulate(np.where(np.isfinite(spread), spread, 0.0))
+
+
+def _find_half(times: Sequence[float], shares: Vector, *, cut: bool) -> float | None:
+    reached = np.flatnonzero(shares <= 0.5)
+    if not len(reached):
+        return None
+    place = int(reached[0])
+    if not cut:
+        return float(times[place])
+    before, start = (shares[place - 1], times[place - 1]) if place else (1.0, 0.0)
+    if math.isnan(before):
+        return float(times[place])
+    return float(start + (times[place] - start) * (before - 0.5) / (before - shares[place]))
 
 
 @dataclass(frozen=True)
@@ -123,8 +213,8 @@ def _log_log(survival: Vector, error: Vector) -> tuple[list[float | None], list[
             low.append(None)
             high.append(None)
             continue
-        low.append(s ** math.exp(min(Z * e, 50.0)))
-        high.append(s ** math.exp(-Z * e))
+        low.append(s ** math.exp(min(WITHIN_95 * e, 50.0)))
+        high.append(s ** math.exp(-WITHIN_95 * e))
     return low, high
 
 
@@ -187,19 +277,3 @@ def compare_groups(tables: Sequence[Table]) -> TermTest | None:
         moved[kept] @ np.linalg.pinv(covariance[np.ix_(kept, kept)], hermitian=True) @ moved[kept]
     )
     return TermTest("log-rank", "log-rank", statistic, len(kept), chi_squared_tail(statistic, len(kept)))
-
-
-def find_median(times: Sequence[float], survival: Sequence[float | None]) -> float | None:
-    """The first time at which survival is at most one half; None where that does not happen."""
-    return next((t for t, s in zip(times, survival, strict=True) if s is not None and s <= 0.5), None)
-
-
-def find_restricted_mean(times: Sequence[float], survival: Sequence[float], horizon: float) -> float:
-    """The mean time without the event up to a horizon: the area below the curve, a step at each time."""
-    area, before, level = 0.0, 0.0, 1.0
-    for time, value in zip(times, survival, strict=True):
-        if time >= horizon:
-            break
-        area += level * (time - before)
-        before, level = time, value
-    return area + level * (horizon - before)

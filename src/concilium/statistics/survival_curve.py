@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, StudyError
+from concilium.errors import HouseError, ModelError, StudyError
 from concilium.models.explanation import ALMOST_ALL, Explanation, say_risk, say_risk_interval
 from concilium.models.follow_up import Followed
 from concilium.models.method import (
@@ -39,23 +39,26 @@ from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.attributes import MOST_EDGES, Attribute, present, recode, say_edge
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
-from concilium.protocol.schema import AskSchema, SchemaSeen, set_against_rest, state_values
+from concilium.protocol.schema import (
+    AskSchema,
+    SchemaSeen,
+    refuse_foreign_outcome,
+    set_against_rest,
+    state_values,
+)
 from concilium.protocol.splits import Split
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
 from concilium.statistics.cox import Grid
-from concilium.statistics.results import TermTest, draw_html, draw_text, say_p
-from concilium.statistics.survival import (
-    SurvivalSteps,
-    compare_groups,
-    find_median,
-    find_restricted_mean,
-    make_curve,
-)
+from concilium.statistics.cox_sums import AskCox, read_cox
+from concilium.statistics.results import TermTest, draw_html, draw_text, known, say_number, say_p, write_csv
+from concilium.statistics.survival import FreeShares, SurvivalSteps, Vector, compare_groups, make_curve
 
 MOST_GROUPS = 20
 MOST_LOOKS = 20
 EVERYONE = "all patients"
+# A value with its interval; None where there is none.
+Told = tuple[float, float | None, float | None]
 FAINT = "#e6eaee"
 LEFT, TOP, WIDE, HIGH, LINE = 64, 16, 460, 260, 18
 
@@ -174,7 +177,8 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             return Plan("rho", (PlannedQuestion("counts", self.rho, note),))
         schema = PlannedQuestion("tree.schema", None, "which ends and groups there are")
         often = "" if self._stated_grid else f", a thousand times at once: at most {MOST_LOOKS} times"
-        return Plan("rho", (schema, PlannedQuestion("counts", None, note + often)))
+        units = PlannedQuestion(AskCox.kind, None, f"whether {self.time} has one unit everywhere")
+        return Plan("rho", (schema, PlannedQuestion("counts", None, note + often), units))
 
     @property
     def _asked(self) -> list[str]:
@@ -216,6 +220,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             attributes=self._asked,
             count_patients=self.way_out.by_site,
         )
+        refuse_foreign_outcome(seen, self.target)
         ends = self._name_ends(state_values(value for one in seen.values() for value in one.classes))
         by = self._find_groups(seen)
         tables, edges, lost = yield from self._count(ends, by)
@@ -226,11 +231,22 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             warnings.append(f"{lost[0]} patients without a {self.time} are left out")
         if lost[1]:
             warnings.append(
-                f"{lost[1]} patients with a negative {self.time} are left out: mend it where it is wrong"
+                f"{lost[1]} patients with a negative {self.time} are left out: correct it where it is wrong"
             )
         if any(one.floored for one in seen.values()):
             warnings.append("hospitals leave small counts out: curves are of the others")
+        else:
+            # A Cox regression without terms: how many have events, and how long patients are followed.
+            event = self.positive if self.positive is not None else ends[1]
+            about: dict[str, Any] = {"query": self.query, "target": self.target, "time": self.time}
+            question = AskCox(**about, positive=event, attributes=(), columns=(), at=())
+            warnings += read_cox(question, (yield question)).warn_of_hospitals(self.time)
         body = self._make_body(ends, by, tables, edges, 0.0)
+        if self.at is not None and self.at > body.horizon:
+            warnings.append(
+                f"nobody is followed to {self.time} = {self.at:g}: curves, and what is predicted, end at "
+                f"{body.horizon:g}"
+            )
         return Learned(body, {site: one.patients for site, one in seen.items()}, warnings)
 
     def _find_groups(self, seen: Mapping[str, SchemaSeen]) -> Attribute | None:
@@ -336,7 +352,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             groups=by,
             times=times,
             curves=curves,
-            horizon=float(self.at if self.at is not None else times[-1]),
+            horizon=min(float(self.at if self.at is not None else times[-1]), times[-1]),
             test=test,
             exact=whole,
         )
@@ -346,7 +362,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         if by.missing and cell == 0:
             return f"{by.name} missing"
         if cell == by.other_cell:
-            return f"{by.name} other"
+            return f"{by.name} {'any other' if by.missing else 'missing or any other'}"
         place = cell - by.first
         if not by.edges:
             return f"{by.name} = {label(by.values[place])}"
@@ -373,12 +389,8 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def followed(self) -> Followed:
         """What a cell tells is known when it ends; of one day, on that day."""
         body = self.body
-        last = body.times[max(int(np.searchsorted(body.times, body.horizon, side="right")) - 1, 0)]
-        return Followed(
-            body.time,
-            float(np.nextafter(last, np.inf)) if body.exact else last,
-            tuple(map(label, body.competing)),
-        )
+        end = float(np.nextafter(body.horizon, np.inf)) if body.exact else body.horizon
+        return Followed(body.time, end, tuple(map(label, body.competing)))
 
     def _find_curves(self, patients: AnyPatients) -> list[SurvivalSteps]:
         """The curve of each patient's group; that of all patients where the group is not known, or noise hides it."""
@@ -394,23 +406,30 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
 
     def _is_hidden(self, curve: SurvivalSteps) -> bool:
         """Whether noise leaves nothing to tell of a group: it may have no patients at all."""
-        _, low, high = self._read_at(curve, self.body.horizon)
+        _, low, high = self._find_risk(curve, self.body.horizon)
         return self.way_out.bounded and (low is None or high is None or high - low >= ALMOST_ALL)
 
-    def _read_at(self, curve: SurvivalSteps, time: float) -> tuple[float, float | None, float | None]:
+    def _find_free(self, curve: SurvivalSteps) -> FreeShares:
+        return curve.find_free(competing=bool(self.body.competing))
+
+    def _find_survival(self, curve: SurvivalSteps, time: float) -> Told:
+        """The share without the event at a time, with its interval."""
+        body = self.body
+        if time > body.times[-1]:
+            raise ModelError(
+                f"the curves end at {body.time} = {body.times[-1]:g}: there is no risk by {time:g}"
+            )
+        value, low, high = self._find_free(curve).at(body.times, time, cut=not body.exact)
+        return value, known(low), known(high)
+
+    def _find_risk(self, curve: SurvivalSteps, time: float) -> Told:
         """The risk of the event by a time, with its interval."""
-        place = int(np.searchsorted(self.body.times, time, side="right")) - 1
-        if place < 0:
-            return 0.0, None, None
-        if self.body.competing:
-            risk, error = curve.incidence[place], curve.incidence_error[place]
-            return risk, max(risk - 1.96 * error, 0.0), min(risk + 1.96 * error, 1.0)
-        low, high = curve.low[place], curve.high[place]
-        return 1 - curve.survival[place], None if high is None else 1 - high, None if low is None else 1 - low
+        value, low, high = self._find_survival(curve, time)
+        return 1 - value, None if high is None else 1 - high, None if low is None else 1 - low
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
         """Of no event, and of the event, by the horizon: that of the patient's group."""
-        risk = np.array([self._read_at(one, self.body.horizon)[0] for one in self._find_curves(patients)])
+        risk = np.array([self._find_risk(one, self.body.horizon)[0] for one in self._find_curves(patients)])
         risk = np.clip(risk, 0.0, 1.0)
         return np.column_stack([1 - risk, risk])
 
@@ -419,7 +438,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         row = {one: patient.get(one) for one in self.attributes_} or {body.target: None}
         entered = all(name in patient for name in self.attributes_)
         curve = self._find_curves([row])[0] if entered else body.curves[0]
-        risk, low, high = self._read_at(curve, body.horizon)
+        risk, low, high = self._find_risk(curve, body.horizon)
         chances = (1 - risk, risk)
         best = int(np.argmax(chances))
         told = (0.0, 1.0) if low is None or high is None else (low, high)
@@ -439,7 +458,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             value = say_value(patient[name], self.card.dictionary.get(name))
             notes.append(f"There is no curve for {name} = {value}: the answer is about all patients.")
         told = told if best else (1 - told[1], 1 - told[0])
-        base = self._read_at(body.curves[0], body.horizon)[0]
+        base = self._find_risk(body.curves[0], body.horizon)[0]
         return Explanation(
             body.target,
             body.classes[best],
@@ -456,71 +475,80 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def importances(self) -> dict[str, float]:
         return dict.fromkeys(self.attributes_, 100.0)
 
-    def survival_at(self, time: float) -> dict[str, tuple[float, float | None, float | None]]:
-        """Survival at a time with its interval, by group: all patients first."""
-        told = {one.group: self._read_at(one, time) for one in self.body.curves}
-        return {
-            group: (1 - risk, None if high is None else 1 - high, None if low is None else 1 - low)
-            for group, (risk, low, high) in told.items()
-        }
+    def survival_at(self, time: float) -> dict[str, Told]:
+        """The share without the event at a time with its interval, by group: all patients first."""
+        return {one.group: self._find_survival(one, time) for one in self.body.curves}
 
     @property
-    def medians_(self) -> dict[str, tuple[float | None, float | None, float | None]]:
+    def medians_(self) -> dict[str, tuple[float | None, ...]]:
         """The median time with its interval, by group; None where it is not reached."""
-        times = self.body.times
+        body = self.body
         return {
-            one.group: (
-                find_median(times, one.survival),
-                find_median(times, one.low),
-                find_median(times, one.high),
-            )
-            for one in self.body.curves
+            one.group: self._find_free(one).find_median(body.times, cut=not body.exact) for one in body.curves
         }
 
     @property
-    def restricted_means_(self) -> dict[str, float]:
-        """The mean time without the event up to the horizon, by group."""
+    def restricted_means_(self) -> dict[str, tuple[float, float, float]]:
+        """The mean time without the event up to the horizon with its interval, by group."""
+        body = self.body
         return {
-            one.group: find_restricted_mean(self.body.times, one.survival, self.body.horizon)
-            for one in self.body.curves
+            one.group: self._find_free(one).find_restricted_mean(body.times, body.horizon, cut=not body.exact)
+            for one in body.curves
         }
 
-    def _rows(self) -> list[list[str]]:
-        body = self.body
-        what = "incidence" if body.competing else "survival"
-        head = [body.target, "patients", "events", f"{what} at {body.horizon:g}", "95 % CI", "median"]
-        rows = [head]
+    def rows(self) -> list[list[str]]:
+        """For each group the share at the horizon, the median and the restricted mean, with intervals."""
+        body, medians, means = self.body, self.medians_, self.restricted_means_
+        what, find = ("incidence", self._find_risk) if body.competing else ("survival", self._find_survival)
+        by = f"{body.horizon:g}"
+        rows = [
+            [body.target, "patients", "events", f"{what} at {by}", "95 % CI", "median", f"mean up to {by}"]
+        ]
         for one in body.curves:
-            risk, low, high = self._read_at(one, body.horizon)
-            if not body.competing:
-                risk, low, high = (
-                    1 - risk,
-                    None if high is None else 1 - high,
-                    None if low is None else 1 - low,
-                )
-            median = self.medians_[one.group][0]
+            hidden = self._is_hidden(one)
+            value, low, high = find(one, body.horizon)
             rows.append(
                 [
                     self._say_curve(one),
                     f"{one.patients:.0f}",
                     f"{sum(one.events):.0f}",
-                    "hidden by noise" if self._is_hidden(one) else f"{risk:.1%}",
-                    "" if low is None or high is None else f"{low:.1%} to {high:.1%}",
-                    "" if self._is_hidden(one) else "not reached" if median is None else f"{median:g}",
+                    "hidden by noise" if hidden else f"{value:.1%}",
+                    "" if hidden or low is None or high is None else f"{low:.1%} to {high:.1%}",
+                    "" if hidden else _say_median(medians[one.group]),
+                    "" if hidden else _say_mean(means[one.group]),
                 ]
             )
         return rows
 
     def to_html(self) -> str:
         """The table as HTML."""
-        return draw_html(self._rows())
+        return draw_html(self.rows())
+
+    def to_csv(self) -> str:
+        """Every step of every curve: what is drawn, with numbers at risk. The share without the event, or beside
+        competing ends the incidence, stands with its interval."""
+        body = self.body
+        what = "incidence" if body.competing else "survival"
+        rows: list[list[Any]] = [
+            ["group", body.time, "at_risk", "events", "competing", "censored", what, "low", "high"]
+        ]
+        for one in body.curves:
+            shares = self._find_free(one)
+            told = (shares.value, shares.low, shares.high)
+            if body.competing:
+                told = (1 - shares.value, 1 - shares.high, 1 - shares.low)
+            counts = (one.at_risk, one.events, one.competing, one.censored)
+            for time, *rest in zip(body.times, *counts, *(each.tolist() for each in told), strict=True):
+                rows.append([self._say_curve(one), time, *map(known, rest)])
+        return write_csv(rows)
 
     def _text(self) -> str:
         body = self.body
-        lines = [draw_text(self._rows())]
+        lines = [draw_text(self.rows())]
         if body.test is not None:
+            alone, test = " of the event alone" if body.competing else "", body.test
             lines.append(
-                f"log-rank test: chi-squared {body.test.statistic:.2f} on {body.test.freedom}, p {say_p(body.test.p)}"
+                f"log-rank test{alone}: chi-squared {test.statistic:.2f} on {test.freedom}, p {say_p(test.p)}"
             )
         if not body.exact:
             lines.append(f"times are cut to a grid of {len(body.times)}")
@@ -529,14 +557,34 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """Curves with intervals, and numbers at risk below."""
         body = self.body
-        curves = [
-            msgspec.structs.replace(one, group=self._say_curve(one))
-            for one in (body.curves if len(body.curves) == 1 else body.curves[1:])
+        groups = [one for one in body.curves[1:] if not self._is_hidden(one)] or body.curves[:1]
+        shown = [
+            (msgspec.structs.replace(one, group=self._say_curve(one)), self._find_free(one))
+            for one in groups[: len(COLOURS)]
         ]
-        return {"survival": draw_curves(curves[: len(COLOURS)], body.times, body.time)}
+        what = "incidence" if body.competing else "survival"
+        return {
+            what: draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))
+        }
 
     def _summary(self) -> str:
         return f"{len(self.body.curves)} curve{'' if len(self.body.curves) == 1 else 's'}"
+
+
+def _say_median(median: tuple[float | None, ...]) -> str:
+    value, low, high = (None if one is None else say_number(one) for one in median)
+    if value is None:
+        return "not reached" if low is None else f"not reached (after {low})"
+    return (
+        f"{value} ({low} to {high})"
+        if low and high
+        else f"{value} ({f'after {low}' if low else 'no interval'})"
+    )
+
+
+def _say_mean(mean: tuple[float, float, float]) -> str:
+    value, low, high = map(say_number, mean)
+    return f"{value} ({low} to {high})"
 
 
 def _with_rest(tables: NDArray[np.float64], shown: int) -> list[NDArray[np.float64]]:
@@ -557,8 +605,16 @@ def _cut(curve: SurvivalSteps, shown: int) -> SurvivalSteps:
     return msgspec.structs.replace(curve, **lists)
 
 
-def draw_curves(curves: Sequence[SurvivalSteps], times: Sequence[float], axis: str) -> str:
-    """Steps of survival with bands, and below the patients at risk at each tick."""
+def draw_curves(
+    curves: Sequence[tuple[SurvivalSteps, FreeShares]],
+    times: Sequence[float],
+    axis: str,
+    *,
+    cut: bool,
+    rising: bool,
+) -> str:
+    """Survival with bands, or `rising` incidence, and below the patients at risk at each tick. Steps; with wide cells
+    (`cut`), lines."""
     last = max(times[-1], 1e-9)
     step = 10 ** math.floor(math.log10(last / 4))
     step *= next(one for one in (1, 2, 5, 10) if last / (one * step) <= 6)
@@ -570,6 +626,15 @@ def draw_curves(curves: Sequence[SurvivalSteps], times: Sequence[float], axis: s
 
     def y(share: float) -> float:
         return TOP + HIGH * (1 - share)
+
+    def shape(shares: Vector) -> list[tuple[float, float]]:
+        level = 1.0
+        points = [(x(0), y(1 - level if rising else level))]
+        for time, share in zip(times, shares.tolist(), strict=True):
+            before, level = level, level if math.isnan(share) else share
+            ends = [level] if cut else [before, level]
+            points += [(x(time), y(1 - one if rising else one)) for one in ends]
+        return points
 
     parts = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -587,28 +652,28 @@ def draw_curves(curves: Sequence[SurvivalSteps], times: Sequence[float], axis: s
         f'<text x="{LEFT + WIDE / 2:g}" y="{bottom + 36}" text-anchor="middle">{element_text(axis)}</text>'
     )
     parts.append(f'<text x="0" y="{bottom + 56}" fill="{SOFT}">at risk</text>')
-    for number, (curve, colour) in enumerate(zip(curves, COLOURS, strict=False)):
-        path, high, low = [(x(0), y(1.0))], [(x(0), y(1.0))], [(x(0), y(1.0))]
-        for place, time in enumerate(times):
-            for points, value in (
-                (path, curve.survival[place]),
-                (high, curve.high[place]),
-                (low, curve.low[place]),
-            ):
-                level = points[-1][1] if value is None else y(value)
-                points += [(x(time), points[-1][1]), (x(time), level)]
+    for number, ((curve, shares), colour) in enumerate(zip(curves, COLOURS, strict=False)):
+        path, high, low = map(shape, (shares.value, shares.high, shares.low))
         band = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*high, *reversed(low)])
         line = " ".join(f"{a:.1f},{b:.1f}" for a, b in path)
         parts.append(f'<polygon points="{band}" fill="{colour}" fill-opacity="0.15"/>')
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
         below = bottom + 56 + LINE * (number + 1)
+        # At risk when a cell begins: a day itself, or where the wide cell before it ended.
+        left = curve.at_risk[-1] - curve.events[-1] - curve.competing[-1] - curve.censored[-1]
+        at_risk = [*curve.at_risk, left]
         for tick in ticks:
-            place = int(np.searchsorted(times, tick, side="left"))
-            count = curve.at_risk[min(place, len(times) - 1)]
+            count = at_risk[int(np.searchsorted(times, tick, side="right" if cut else "left"))]
             parts.append(
                 f'<text x="{x(tick):.1f}" y="{below}" text-anchor="middle" fill="{colour}">{max(count, 0):.0f}</text>'
             )
         parts.append(
             f'<text x="{LEFT + WIDE + 24}" y="{below}" fill="{colour}">{element_text(curve.group)}</text>'
         )
-    return draw_frame("Survival", parts, LEFT + WIDE + 200, bottom + 70 + LINE * (len(curves) + 1), 4)
+    return draw_frame(
+        "Incidence" if rising else "Survival",
+        parts,
+        LEFT + WIDE + 200,
+        bottom + 70 + LINE * (len(curves) + 1),
+        4,
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -12,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, name_some
-from concilium.models.explanation import Explanation, Reason, say_odds, say_risk, say_risk_interval
-from concilium.models.method import Attributes, Method, read_edges
+from concilium.models.explanation import Explanation, Reason, read_odds, say_odds, say_risk, say_risk_interval
+from concilium.models.intervals import WITHIN_95, find_unentered
+from concilium.models.method import (
+    Attributes,
+    Bins,
+    Delta,
+    Epsilon,
+    OnMisfit,
+    PrivateMethod,
+    Values,
+    read_edges,
+)
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.parameters import Parameter, flag, name, names
 from concilium.privacy.accounting import PlannedQuestion
@@ -24,7 +33,6 @@ from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
 from concilium.statistics.distributions import (
     chi_squared_tail,
-    normal_quantile,
     student_quantile,
     student_two_sided,
     two_sided,
@@ -131,14 +139,20 @@ class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 B = TypeVar("B", bound=TermBody)
 
 
-class TermModel(Method[B]):
-    """A sum of terms, each with an estimate and its interval."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class TermModel(PrivateMethod[B]):
+    """A sum of terms, each with an estimate and its interval, and the parameters that all of them have."""
 
-    attributes: Attributes
-    splines: Splines
-    reference: Reference
-    interactions: Interactions
-    by_hospital: bool
+    attributes: Attributes = None
+    on_misfit: OnMisfit = "attribute"
+    splines: Splines = field(default_factory=dict)
+    reference: Reference = field(default_factory=dict)
+    interactions: Interactions = ()
+    by_hospital: ByHospital = False
+    epsilon: Epsilon = None
+    delta: Delta = "1/1000000"
+    values: Values = field(default_factory=dict)
+    bins: Bins = field(default_factory=dict)
 
     def _compare(
         self, body: B, about: Mapping[str, Any], family: str, warnings: list[str]
@@ -244,6 +258,18 @@ class TermModel(Method[B]):
         notes = (*silent, *self._say_far(centred, row), *self._say_incomplete())
         return row, centred, reasons, notes
 
+    def _find_silent(self, row: Mapping[str, Any]) -> float:
+        """The variance that attributes bring which are not known of a patient."""
+        silent = [
+            place
+            for group, places in self.body.terms.group().items()
+            if any(row.get(one) is None for one in group.split(" x "))
+            for place in places
+        ]
+        return find_unentered(
+            float(np.hypot.reduce((self.coef_ * self.body.deviations)[silent], initial=0.0))
+        )
+
     def _find_endless(self, centred: Vector) -> list[str]:
         """The terms of this patient whose coefficients have no finite value; none where noise leaves no errors."""
         estimates = self._estimates
@@ -256,8 +282,11 @@ class TermModel(Method[B]):
         ]
 
     def _say_far(self, centred: Vector, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell."""
+        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell; of a private
+        model, whose means have noise, which lie beyond the ends that it holds numbers between."""
         body = self.body
+        if self.way_out.bounded:
+            return tuple(self._say_held(row))
         rows = zip(body.terms.names, centred, body.means, body.deviations, strict=True)
         far = [
             f"{name} = {label(row[name])} is far from what patients of the model had (mean {say_number(mean)}, "
@@ -266,6 +295,17 @@ class TermModel(Method[B]):
             if row.get(name) is not None and 0 < FAR * deviation < abs(value)
         ]
         return tuple(far)
+
+    def _say_held(self, row: Mapping[str, Any]) -> Iterator[str]:
+        attributes = self.body.terms.attributes
+        factors = (factor for column in self.body.terms.columns for factor in column.factors)
+        ends = {attributes[one.attribute].name: (one.low, one.high) for one in factors}
+        for one, (low, high) in ends.items():
+            value = row.get(one)
+            if low is None or high is None or not isinstance(value, int | float) or low <= value <= high:
+                continue
+            end = say_number(low if value < low else high)
+            yield f"{one} = {label(value)} counts as {end}, the end of its bins."
 
     def _say_incomplete(self) -> tuple[str, ...]:
         """Of how many patients the model knows nothing, because they lack a value; nothing where they are few."""
@@ -280,13 +320,15 @@ class TermModel(Method[B]):
 
     def to_csv(self) -> str:
         """The table with all its numbers."""
-        return write_csv(self.table())
+        names = [one.name for one in fields(RegressionLine)]
+        return write_csv([names, *([getattr(line, name) for name in names] for line in self.table())])
 
     def to_html(self) -> str:
         """The table as HTML."""
-        return draw_html(self._rows())
+        return draw_html(self.rows())
 
-    def _rows(self) -> list[list[str]]:
+    def rows(self) -> list[list[str]]:
+        """Every term with its ratio, interval and p-value, in words."""
         head = [self.body.target, f"{self._ratio or 'difference'} (95 % CI)", "p"]
         return [head, *([line.term, say_interval(line), say_p(line.p)] for line in self._in_words)]
 
@@ -328,7 +370,7 @@ class TermModel(Method[B]):
             f"(Q {say_number(one.statistic)}, p {say_p(one.p)})"
             for one in self.body.between
         ]
-        return "\n".join([draw_text(self._rows()), *tests, *differ, *self._say_counts()])
+        return "\n".join([draw_text(self.rows()), *tests, *differ, *self._say_counts()])
 
     def _say_counts(self) -> list[str]:
         """Whom the estimates are from."""
@@ -339,7 +381,7 @@ class TermModel(Method[B]):
         drawn = {"forest plot": draw_forest(self._in_words, self._ratio)}
         lines = {line.term: line for line in self.table()}
         for one in self.body.between[: MOST_SHOWN if whole else FEW_DRAWN]:
-            reach = normal_quantile(LEVEL)
+            reach = WITHIN_95
             own = [
                 TermEstimate(site, value, error, low=value - reach * error, high=value + reach * error)
                 for site, (value, error) in one.own.items()
@@ -368,7 +410,7 @@ def estimate_all(
     errors = [
         None if one is None else np.sqrt(np.maximum(np.diagonal(one), 0)).tolist() for one in covariances
     ]
-    quantile = normal_quantile(LEVEL) if freedom is None else student_quantile(LEVEL, freedom)
+    quantile = WITHIN_95 if freedom is None else student_quantile(LEVEL, freedom)
     estimates = []
     for place, (term, value) in enumerate(zip(terms, values.tolist(), strict=True)):
         error, robust, clustered = (None if one is None else known(one[place]) for one in errors)
@@ -417,7 +459,7 @@ def _say_value(group: str, row: Mapping[str, Any], dictionary: Entries) -> str:
 
 def _say_times(moved: float) -> str:
     """By what a step of the predictor multiplies, in words."""
-    return say_odds(math.exp(min(moved, 700.0))).replace("> ", "more than ").replace("< ", "less than ")
+    return say_odds(read_odds(moved)).replace("> ", "more than ").replace("< ", "less than ")
 
 
 def _it(names: Sequence[str]) -> str:
@@ -437,8 +479,8 @@ def _say_silent(
         if row.get(one) is not None and not centred[list(places)].any()
     ]
     stands = "the mean of all patients stands for"
-    beyond = "The interval leaves out what that leaves open."
-    said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {beyond}"] if silent else []
+    wider = f"The interval is wider for {_it(silent)}."
+    said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {wider}"] if silent else []
     if unseen:
         said.append(f"No patient of the model had {', '.join(unseen)}; {stands} {_it(unseen)}.")
     return tuple(said)

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 # What public stays may take that came with a study: a few rows far apart in time would fill any memory.
 ATTACHED_GIGABYTES = 0.5
 
+TRUTHS = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0}
+"""What an outcome is in a table beside series."""
+
 Tell = Callable[[str], None]
 Populations = Mapping[str, Patients]
 
@@ -135,8 +138,8 @@ def _add_outcome(study: Study, source: Hospital | SplitTable, series: Series, ou
     values = np.full(int(series.starts[-1]), np.nan, dtype=np.float32)
     for row, patient in enumerate(series.ids):
         truth = truths.get(label(patient))
-        if truth is not None and label(truth) in ("0", "1"):
-            values[series.starts[row + 1] - 1] = float(label(truth))
+        if truth is not None and label(truth) in TRUTHS:
+            values[series.starts[row + 1] - 1] = TRUTHS[label(truth)]
     return series.with_stays({**series.stays, outcome: values})
 
 

@@ -213,6 +213,7 @@ class AdaptedAtHome:
             drawing=self.model.text(),
             query=self.model.query,
             pictures=self.model.pictures(),
+            table=self.model.rows(),
         )
 
     def to_dict(self) -> dict[str, Any]:

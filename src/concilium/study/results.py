@@ -148,8 +148,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 TAKEN = ("left_out", "rounds", "bytes", "seconds")  # what a fold took, apart from its figures
-# All files that a run may leave; `tree.svg` only where the model is one picture.
-RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "report.html")
+# All files that a run may leave; `tree.svg` only where the model is one picture, `table.csv` where it is a table.
+RESULTS = ("model.json", "metrics.json", "card.json", "terms.json", "tree.svg", "table.csv", "report.html")
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,6 +227,7 @@ class StudyResults:
             drawing=self.model.text(),
             query=self.study.query,
             pictures=self.model.pictures(),
+            table=self.model.rows(),
         )
 
 
@@ -240,6 +241,8 @@ def write_results(results: StudyResults, folder: Path) -> None:
     write_whole(folder / "terms.json", results.terms)
     if set(pictures := results.model.pictures(whole=True)) == {"tree"}:
         write_whole(folder / "tree.svg", pictures["tree"].encode())
+    if table := results.model.to_csv():
+        write_whole(folder / "table.csv", table.encode())
     write_whole(folder / "report.html", results.report().encode())
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from concilium.consult.report import render_methods
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
+from concilium.models.intervals import WITHIN_95
 from concilium.models.model_file import load
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.study.planning import plan_several, refuse_unfit
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 Tell = Callable[[str], None]
-WIDTH_OF_95 = 2 * 1.959964
 """A 95 % interval is so many standard errors wide."""
 
 
@@ -346,7 +346,7 @@ def _choose_readable(rows: Mapping[str, Mapping[str, Any]], key: str) -> tuple[s
 def _find_error(row: Mapping[str, Any], key: str) -> float:
     """The standard error of a figure, by its interval; 0 where that is not known."""
     known = (row.get("intervals") or {}).get(key)
-    return 0.0 if known is None else float(known[1] - known[0]) / WIDTH_OF_95
+    return 0.0 if known is None else float(known[1] - known[0]) / (2 * WITHIN_95)
 
 
 def _say_names(names: Sequence[str]) -> str:

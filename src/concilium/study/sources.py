@@ -21,6 +21,7 @@ from concilium.records.columns import Coded, Numbers, Value, label
 from concilium.records.grammar import measure, read_text
 from concilium.records.patients import Patients
 from concilium.records.query import Query, read_as_labels
+from concilium.records.sources import find_names
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap, say_remedy
 from concilium.study.sections import SplitTable
@@ -46,6 +47,11 @@ def read_tables(study: Study) -> dict[str, Records]:
     for hospital in study.hospitals:
         assert hospital.records is not None
         source = study.locate(hospital.records)
+        if "://" not in source and not Path(source).exists():
+            raise StudyError(
+                f"{study.path}: site {hospital.name!r}: there is no file {source}: correct 'records', or take the "
+                "[[site]] out if the hospital left"
+            )
         ids: dict[str, str] = {} if hospital.patient is None else {hospital.patient: "code"}
         tables[hospital.name] = read_table(study, source, hospital, {**reading, **ids})
         _require_target(study, tables[hospital.name], f"site {hospital.name!r}, {source}", reading)
@@ -88,19 +94,25 @@ def read_table(
 ) -> Records:
     """One of several tables, under its hospital's map: a column that is stated may be absent from some of them."""
     table, map = site.table, study.find_map(site)
+    ledger = getattr(site, "ledger", None)
+    columns = None if ledger is None else f"{study.locate(ledger)}.columns"
     if map is not None or study.dictionary:
-        return Records.read(source, table=table, schema=schema, dictionary=study.dictionary, map=map)
-    return read_as_stated(source, table, schema)
+        return Records.read(
+            source, table=table, schema=schema, dictionary=study.dictionary, map=map, columns=columns
+        )
+    return read_as_stated(source, table, schema, columns)
 
 
-def read_as_stated(source: str, table: str | None, schema: Mapping[str, str]) -> Records:
+def read_as_stated(
+    source: str, table: str | None, schema: Mapping[str, str], columns: str | None = None
+) -> Records:
     """A table as it is: a column that is stated may be absent from it."""
     try:
-        return Records.read(source, table=table, schema=schema)
+        return Records.read(source, table=table, schema=schema, columns=columns)
     except RecordsError:
-        names = Records.read(source, table=table).names
+        names = find_names(source, table)
         present = {column: kind for column, kind in schema.items() if column in names}
-        return Records.read(source, table=table, schema=present)
+        return Records.read(source, table=table, schema=present, columns=columns)
 
 
 def _require_target(study: Study, records: Records, where: str, reading: Mapping[str, str]) -> None:

@@ -687,11 +687,17 @@ def _check_together(several: Sequence[Study]) -> None:
 
 
 def _hospitals(path: Path, tables: object) -> tuple[sections.Hospital, ...]:
+    from concilium.records.cohort_file import find_patient_column
+
     if not isinstance(tables, list):
         raise StudyError(f"{path}: write [[site]] with two brackets, once for every hospital")
-    return tuple(
+    hospitals = (
         sections.fill(path, f"[[site]] number {n}", table, sections.Hospital)
         for n, table in enumerate(tables, start=1)
+    )
+    return tuple(
+        msgspec.structs.replace(one, patient=find_patient_column(one.records, one.patient))
+        for one in hospitals
     )
 
 

@@ -178,4 +178,5 @@ class ValidatedStudy:
             drawing=self.model.text(),
             query=self.study.query,
             pictures=self.model.pictures(),
+            table=self.model.rows(),
         )

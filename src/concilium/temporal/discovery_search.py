@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
+from concilium.models.intervals import WITHIN_95
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, sigma_squared_for
 from concilium.temporal.formula import Formula
 from concilium.temporal.limit_pairs import PairBins, is_vacuous
@@ -45,7 +46,6 @@ FALSE_RULES = 0.5
 """How many structures that nobody has may be accepted on average, whatever the noise."""
 LEAST_SEPARATION = 1.0
 """The threshold in standard deviations of the noise below which a study cannot work."""
-NORMAL_95 = NormalDist().inv_cdf(0.975)
 
 Counts = NDArray[np.int64]
 
@@ -335,7 +335,7 @@ def find_share(
 ) -> tuple[float, tuple[float, float]]:
     """A noisy count as a share of a noisy number of clients, with the 95 % interval that the noise on both leaves."""
     share = count / clients
-    margin = NORMAL_95 * math.hypot(deviation, share * clients_deviation) / clients
+    margin = WITHIN_95 * math.hypot(deviation, share * clients_deviation) / clients
     interval = (min(max(share - margin, 0.0), 1.0), min(max(share + margin, 0.0), 1.0))
     return min(max(share, 0.0), 1.0), interval
 
@@ -368,7 +368,7 @@ def estimate_parameter(bins: Bins, counts: Counts, deviation: float, quantile: f
     if isinstance(bins, IntervalBins):
         chosen, candidates = _find_mode(counts, deviation)
     elif isinstance(bins, PairBins):
-        chosen, candidates = bins.find_middle(counts, deviation, quantile, NORMAL_95)
+        chosen, candidates = bins.find_middle(counts, deviation, quantile, WITHIN_95)
     else:
         chosen, candidates = _find_quantile(counts, deviation, quantile)
     return ParameterEstimate(bins, tuple(counts.tolist()), deviation, chosen, candidates)
@@ -384,7 +384,7 @@ def _find_quantile(counts: Counts, deviation: float, quantile: float) -> tuple[i
     before = np.arange(1, size + 1)
     below = np.cumsum(counts, dtype=np.float64)
     difference = (1 - quantile) * below - quantile * (below[-1] - below)
-    margin = NORMAL_95 * deviation * np.sqrt((1 - quantile) ** 2 * before + quantile**2 * (size - before))
+    margin = WITHIN_95 * deviation * np.sqrt((1 - quantile) ** 2 * before + quantile**2 * (size - before))
     last = size - 1
     chosen = _first(difference >= 0, last)
     low = min(_first(difference + margin >= 0, last), chosen)
@@ -397,7 +397,7 @@ def _find_mode(counts: Counts, deviation: float) -> tuple[int, tuple[int, ...]]:
     """The most frequent of the named bins (the last one is "another"), and those that it could be."""
     named = counts[:-1]
     chosen = int(np.argmax(named))
-    near = named >= named[chosen] - NORMAL_95 * math.sqrt(2) * deviation
+    near = named >= named[chosen] - WITHIN_95 * math.sqrt(2) * deviation
     return chosen, tuple(np.flatnonzero(near).tolist())
 
 

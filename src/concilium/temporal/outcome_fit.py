@@ -19,11 +19,11 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.intervals import WITHIN_95
 from concilium.models.private_descent import find_covariance
 
 Floats = NDArray[np.float64]
 
-NORMAL_95 = NormalDist().inv_cdf(0.975)
 FALSE_ALARMS = 0.05
 """How often any rule at all is taken to say something where none does."""
 DOUBT = 0.5
@@ -83,7 +83,7 @@ def _find_effect(row: Floats, noise: float, level: float) -> RuleEffect:
     share = float(np.clip(holds.sum() / everyone.sum(), 0.0, 1.0))
     total = float(everyone.sum())
     spread = math.sqrt(share * (1 - share) / total + 2 * noise**2 * (1 - 2 * share * (1 - share)) / total**2)
-    interval = (max(share - NORMAL_95 * spread, 0.0), min(share + NORMAL_95 * spread, 1.0))
+    interval = (max(share - WITHIN_95 * spread, 0.0), min(share + WITHIN_95 * spread, 1.0))
     shares = holds / everyone
     # Were the rule silent: sampling and noise of the difference of its two shares.
     silent = share * (1 - share) * (1 / everyone).sum()
@@ -93,7 +93,7 @@ def _find_effect(row: Floats, noise: float, level: float) -> RuleEffect:
     cells = np.maximum(row, max(noise, 0.0)) + 0.5
     log_odds = float(np.log(cells[0]) - np.log(cells[1]) - np.log(cells[2]) + np.log(cells[3]))
     error = math.sqrt(float((1 / cells + noise**2 / cells**2).sum()))
-    margin = NORMAL_95 * error
+    margin = WITHIN_95 * error
     return RuleEffect(
         share,
         interval,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.follow_up import Followed
-from concilium.models.intervals import CHOSEN, Interval, Z, share_interval
+from concilium.models.intervals import CHOSEN, WITHIN_95, Interval, share_interval
 from concilium.models.prediction import Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.protocol.attributes import find_runs, say_edge
@@ -66,7 +66,7 @@ class TreeNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             noise=self.variance,
             classes=len(counts),
             including=class_shares(self.counts)[place],
-            z=CHOSEN if chosen and not self.variance else Z,
+            z=CHOSEN if chosen and not self.variance else WITHIN_95,
         )
 
     @property

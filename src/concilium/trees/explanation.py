@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.models.explanation import Explanation, Reason, say_interval, say_share
-from concilium.models.intervals import Interval, Z
+from concilium.models.intervals import WITHIN_95, Interval
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
@@ -159,11 +159,12 @@ def _explain_partly(
     met = (name for name in order if name not in patient and _is_met(body, resting, name))
     absent = sorted(met, key=lambda name: name != following)
     weighed = "; the answer is weighed over what the model's patients have there" if known else ""
+    whole = _find_whole(body, patient, dictionary)
+    weighed += ", and the interval is wider for it" if whole is None else ""
     notes = (
         f"Not entered, and so not counted for or against: {', '.join(absent)}{weighed}. Measure {absent[0]} first.",
     )
     chance = float(shares[-1][best])
-    whole = _find_whole(body, patient, dictionary)
     patients = None if whole is None else sum(body.nodes[whole].counts)
     interval = None
     if tells_noise(body, noisy):
@@ -212,12 +213,12 @@ def _find_whole(body: TreeBody, patient: Mapping[str, Any], dictionary: Entries)
 
 def _mix_interval(body: TreeBody, resting: Mapping[int, float], place: int) -> Interval:
     """The interval of a share that is mixed over nodes: the squares of what their own intervals reach to either side
-    add up (Zou and Donner, Stat. Med. 27, 2008), and so does what the weights leave unsure."""
+    add up (Zou and Donner, Stat. Med. 27, 2008). So does how far the nodes are apart (intervals.py: what was not
+    entered may go with what was, and the nodes have other weights then)."""
     shares = body.shares[:, place]
     mixed = sum(weight * shares[node] for node, weight in resting.items())
-    everyone = max(sum(body.nodes[0].counts), 1)
-    spread_out = sum(weight * (shares[node] - mixed) ** 2 for node, weight in resting.items()) / everyone
-    below = above = Z**2 * float(spread_out)
+    spread_out = sum(weight * (shares[node] - mixed) ** 2 for node, weight in resting.items())
+    below = above = float(spread_out)
     for node, weight in resting.items():
         low, high = body.nodes[node].find_interval(place, chosen=node > 0)
         below += (weight * (shares[node] - low)) ** 2
@@ -359,7 +360,7 @@ def rest_on(said: Explanation) -> float:
     """How many patients an explanation rests on; where they are not counted, as many as its interval is worth."""
     if said.patients is not None or said.interval is None or said.probability is None:
         return float(said.patients or 0)
-    width = (said.interval[1] - said.interval[0]) / (2 * Z)
+    width = (said.interval[1] - said.interval[0]) / (2 * WITHIN_95)
     return said.probability * (1 - said.probability) / max(width, 1e-9) ** 2
 
 

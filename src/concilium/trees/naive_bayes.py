@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
-from concilium.models.intervals import Interval, Z, log_odds_interval, share_interval
+from concilium.models.intervals import WITHIN_95, Interval, log_odds_interval, share_interval
 from concilium.models.method import documented
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.private_start import plan_start, start, states_attributes
@@ -136,7 +136,9 @@ class NaiveBayesBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_on
     def speaks(self, number: int) -> NDArray[np.bool_]:
         """For every node of an attribute's tree whether more patients are counted there than noise alone would be."""
         nodes = self.attributes[number]
-        found = [sum(node.counts) > Z * math.sqrt(node.variance * len(self.classes)) for node in nodes]
+        found = [
+            sum(node.counts) > WITHIN_95 * math.sqrt(node.variance * len(self.classes)) for node in nodes
+        ]
         return np.array(found)
 
     def find_interval(self, reached: Sequence[int], best: int) -> Interval:
@@ -540,7 +542,7 @@ def _lead(root: TreeNode, attribute: Attribute) -> list[int]:
 def _tell_shares(body: NaiveBayesBody, counts: Sequence[int], variance: float = 0.0) -> str:
     """Class shares in words, with the number of patients; of no more patients than the noise of their counts, none."""
     everyone = sum(counts)
-    if variance and everyone <= Z * math.sqrt(variance * len(counts)):
+    if variance and everyone <= WITHIN_95 * math.sqrt(variance * len(counts)):
         return "no more patients than noise"
     if not everyone:
         return "nobody"
@@ -559,9 +561,11 @@ def explain_evidence(
     noisy: bool,
     whom: str = "all",
     find_interval: Callable[[int], Interval] | None = None,
+    patients: int | None = None,
 ) -> Explanation:
     """Explain a prediction by what each attribute moved, for a patient who reaches these nodes of the attributes' trees
-    (0: of none); `whom` says of which patients the model is, `find_interval` the interval of a class, if not the model.
+    (0: of none); `whom` says of which patients the model is, `find_interval` the interval of a class and `patients` how
+    many they are, if not the model.
 
     It begins with the share of the predicted class among all patients. The reasons move it one after the other, the
     strongest first.
@@ -588,7 +592,7 @@ def explain_evidence(
             )
         )
     notes = _say_silent(body, reached, patient, noisy)
-    named, patients = label(words.classes[best]), sum(body.counts)
+    named, patients = label(words.classes[best]), sum(body.counts) if patients is None else patients
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
     if all(tells_noise(tree, noisy) for tree in body.trees):

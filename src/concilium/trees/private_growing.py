@@ -27,8 +27,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.intervals import WITHIN_95
 from concilium.privacy.shares import RESERVE, variance_within
-from concilium.protocol.attributes import Attribute
+from concilium.protocol.attributes import NOWHERE, Attribute
 from concilium.protocol.counts import Counts
 from concilium.protocol.questions import MOST_NOISY_NUMBERS, Conversation
 from concilium.protocol.schema import SharedSchema
@@ -329,7 +330,13 @@ def _arrange(
     for attribute, places in (left or {}).items():
         cells = cells_of(node_estimate.sizes, [attribute])
         table[[cell for place, cell in enumerate(cells) if place not in places]] = 0
-    hidden = math.ceil(math.sqrt(node_estimate.noise * table.shape[1]))
+    noise = math.sqrt(node_estimate.noise * table.shape[1])
+    for place, attribute_ in enumerate(schema.attributes):
+        cells = cells_of(node_estimate.sizes, [place])
+        for cell in {attribute_.missing_cell, attribute_.other_cell} - {NOWHERE}:
+            if node_estimate.patients[cells[cell] - 1] <= WITHIN_95 * noise:
+                table[cells[cell]] = 0
+    hidden = math.ceil(noise)
     return replace(growth, min_leaf=max(growth.min_leaf, hidden)).arrange(table, schema.attributes)
 
 

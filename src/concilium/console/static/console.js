@@ -18,28 +18,64 @@ function slide(input) {
   input.after(range);
 }
 
+async function fetchPage(place, options) {
+  const reply = await fetch(place, { credentials: "same-origin", ...options });
+  return new DOMParser().parseFromString(await reply.text(), "text/html");
+}
+
+function swap(place, fresh) {
+  const held = document.activeElement, kept = held && place.contains(held) ? held : null;
+  place.replaceChildren(...fresh.childNodes);
+  enhance(place);
+  if (!kept) return;
+  const same = kept.id ? document.getElementById(kept.id) : [...place.querySelectorAll("button")].find((one) => one.value === kept.value);
+  if (same) same.focus();
+}
+
+// A study as a form and as text: what was edited last leads, and the other side follows.
+function takeSides(form, page, edited, wasMethod) {
+  const fields = document.getElementById("studyform"), text = document.getElementById("text");
+  const freshFields = page.getElementById("studyform"), freshText = page.getElementById("text");
+  if (!freshFields || !freshText) return;
+  if (edited === "form" && text.value !== freshText.value) text.value = freshText.value;
+  if (edited === "text" || wasMethod) swap(fields, freshFields);
+}
+
 function follow(form) {
   const answered = () => document.querySelector("#result .answer");
-  let asked = 0, timer = 0;
+  let asked = 0, timer = 0, edited = "", wasMethod = false;
   async function ask() {
-    const number = ++asked, result = document.getElementById("result");
+    const number = ++asked, result = document.getElementById("result"), side = edited, method = wasMethod;
     result.classList.add("busy");
     try {
-      const reply = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)), credentials: "same-origin" });
-      const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+      const sent = new URLSearchParams(new FormData(form));
+      if (side) sent.set("edited", side);
+      const page = await fetchPage(form.action, { method: "POST", body: sent });
       const fresh = page.getElementById("result");
       if (number !== asked) return;
-      if (!fresh) { form.submit(); return; }
-      result.replaceChildren(...fresh.childNodes);
-      enhance(result);
+      if (!fresh) { if (!side) form.submit(); return; }
+      swap(result, fresh);
+      if (side) takeSides(form, page, side, method);
+      wasMethod = false;
     } catch (error) {
-      if (number === asked) form.submit();
+      if (number === asked && !side) form.submit();
     } finally {
       if (number === asked) result.classList.remove("busy");
     }
   }
   if (form.hasAttribute("data-check")) {
-    form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 400); });
+    form.addEventListener("input", (event) => {
+      const side = event.target.closest("[data-side]");
+      if (!side) return;
+      edited = side.dataset.side;
+      wasMethod = wasMethod || event.target.name === "f.study.method";
+      ++asked; clearTimeout(timer); timer = setTimeout(ask, 350);
+    });
+    form.addEventListener("submit", (event) => {
+      const flag = document.createElement("input");
+      flag.type = "hidden"; flag.name = "edited"; flag.value = edited;
+      form.append(flag);
+    });
     return;
   }
   form.addEventListener("change", (event) => {
@@ -64,6 +100,56 @@ function enhance(root) {
   }
 }
 
+// A run, round by round: the server says that there is something new, and the page is fetched again.
+function watch(result) {
+  if (!result || !result.dataset.events) return;
+  const source = new EventSource(result.dataset.events);
+  let busy = false, again = false;
+  async function refresh() {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      const fresh = (await fetchPage(location.href)).getElementById("result");
+      if (fresh) {
+        swap(result, fresh);
+        if (!fresh.dataset.events) { source.close(); delete result.dataset.events; }
+      }
+    } finally {
+      busy = false;
+      if (again) { again = false; setTimeout(refresh, 200); }
+    }
+  }
+  source.addEventListener("message", refresh);
+}
+
+// A table narrows while words are entered.
+function narrow(form) {
+  let timer = 0, asked = 0;
+  form.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(async () => {
+      const number = ++asked, place = `${location.pathname}?${new URLSearchParams(new FormData(form))}`;
+      const fresh = (await fetchPage(place)).getElementById("result");
+      if (number !== asked || !fresh) return;
+      swap(document.getElementById("result"), fresh);
+      history.replaceState(null, "", place);
+    }, 200);
+  });
+}
+
+// What takes long says so at once.
+document.addEventListener("submit", (event) => {
+  if (event.defaultPrevented || event.target.method !== "post") return;
+  const button = event.submitter;
+  setTimeout(() => { if (button) { button.classList.add("works"); button.setAttribute("aria-busy", "true"); } }, 150);
+});
+addEventListener("pageshow", () => {
+  for (const one of document.querySelectorAll(".works")) { one.classList.remove("works"); one.removeAttribute("aria-busy"); }
+});
+
+document.documentElement.classList.add("scripted");
 for (const input of document.querySelectorAll("input[data-low]")) slide(input);
+for (const form of document.querySelectorAll("form[data-filter]")) narrow(form);
+watch(document.getElementById("result"));
 for (const form of document.querySelectorAll("form[data-live], form[data-check]")) follow(form);
 enhance(document);

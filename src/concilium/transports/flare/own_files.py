@@ -30,6 +30,7 @@ from concilium.privacy.identity import Identity, has_fingerprint, read_fingerpri
 from concilium.protocol.house import KnownSite
 from concilium.protocol.site import Site
 from concilium.protocol.terms import today
+from concilium.records.cohort_file import find_patient_column
 from concilium.records.dictionary import Dictionary, find_dictionary
 from concilium.records.patients import Patients
 from concilium.records.table import Records
@@ -128,7 +129,8 @@ class SiteFile:
             )
         if holds.records is None:
             return Patients(**parts)
-        by = (columns.patient or holds.patient or "patient") if parts else holds.patient
+        patient = find_patient_column(holds.records, holds.patient)
+        by = (columns.patient or patient or "patient") if parts else patient
         ids: dict[str, str] = {} if by is None else {by: "code"}
         table = self._read_table(self._locate(holds.records), {**ids, **self.schema})
         return Patients(
@@ -141,10 +143,16 @@ class SiteFile:
 
     def _read_table(self, source: str, schema: dict[str, str]) -> Records:
         """The table under the hospital's map, its columns read as the dictionary says."""
+        columns = f"{self.ledger}.columns"
         if self.map is None and not self.dictionary:
-            return read_as_stated(source, self.holds.table, schema)
+            return read_as_stated(source, self.holds.table, schema, columns)
         return Records.read(
-            source, table=self.holds.table, schema=schema, dictionary=self.dictionary, map=self.map
+            source,
+            table=self.holds.table,
+            schema=schema,
+            dictionary=self.dictionary,
+            map=self.map,
+            columns=columns,
         )
 
     def _locate(self, place: str) -> str:

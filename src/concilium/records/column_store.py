@@ -1,0 +1,492 @@
+"""A table that was read once, on the hospital's disk: coded columns that are mapped into memory where they are asked
+for.
+
+    north.ledger.columns/
+        4f1c...-9a30.../            one reading of one table, by its digest
+            table.json              names, kinds and values of the columns, and which file it was read from
+            0.codes  1.numbers ...  a file for each column: codes of one, two or four bytes, or numbers of eight
+            rows.hashes             two hashes of each row (row_hashes.py)
+
+Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
+table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
+
+A store is taken for the file it was read from while path, size, both times and the inode of the file are the same, and
+so are its first and last bytes (of Parquet: what its footer says of each row group). *Not noticed:* a change inside the
+file by a program that sets both times back, which takes the clock of the machine. `concilium columns check` reads
+everything. A store that is damaged, or half-written, is written again; the one before stays until the new one is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concilium.errors import RecordsError
+from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
+from concilium.records.blocks import list_blocks, read_block
+from concilium.records.coding import Place
+from concilium.records.columns import Coded, Column, Numbers, Value
+from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
+from concilium.records.streaming import Finished, StreamCoder, TooManyValues, get_rows, open_for_owner
+
+log = logging.getLogger(__name__)
+
+FORMAT = "concilium/columns@1"
+MANIFEST, HASHES, FACTS, LOCK, PARTIAL = "table.json", "rows.hashes", "facts.json", "lock", "part-"
+LARGE = 1 << 25  # cells from which on a table is kept in a store
+END_BYTES = 1 << 16
+YOUNG = 2 * 10**9  # nanoseconds in which a file may change twice with one time
+
+
+@dataclass(frozen=True)
+class Store:
+    """One reading of one table on disk."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def digest(self) -> str:
+        return str(self.manifest["digest"])
+
+    @property
+    def rows(self) -> int:
+        return int(self.manifest["rows"])
+
+    @property
+    def hashes(self) -> Hashes:
+        return np.memmap(self.folder / HASHES, dtype="<u8", mode="r", shape=(2, self.rows))
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.stat().st_size for entry in os.scandir(self.folder))
+
+    @property
+    def source(self) -> str:
+        return str(self.manifest["source"]["path"])
+
+    def recall(self, fact: str, find: Callable[[], Any]) -> Any:
+        """What was found once of this table, such as whether a column identifies patients; kept beside it."""
+        place = self.folder / FACTS
+        try:
+            facts = json.loads(place.read_bytes())
+        except (OSError, ValueError):
+            facts = {}
+        if fact not in facts:
+            facts[fact] = find()
+            with suppress(OSError):  # of a full disk: it is found again
+                _write_json(place.with_suffix(f".{os.getpid()}"), facts).replace(place)
+        return facts[fact]
+
+    def recall_numbers(self, state: object) -> NDArray[np.uint32] | None:
+        """The numbers that a ledger has for these rows, as it was in this state; None where that is not known."""
+        for place in self.folder.glob(f"numbers-{_digest(state)[:32]}-*"):
+            if place.stat().st_size == 4 * self.rows and f"{_check(place):08x}" == place.name[-8:]:
+                return np.memmap(place, dtype="<u4", mode="r", shape=(self.rows,))
+        return None
+
+    def keep_numbers(self, state: object, numbers: NDArray[np.uint32]) -> None:
+        """Keep the numbers of a ledger's state, and those of no other. Where that is not possible they are found anew."""
+        draft = self.folder / f"draft-{os.getpid()}"
+        try:
+            _, checksum = _write_array(
+                draft, (read_block(numbers, block) for block in list_blocks(self.rows))
+            )
+            for older in self.folder.glob("numbers-*"):
+                older.unlink()
+            draft.rename(self.folder / f"numbers-{_digest(state)[:32]}-{checksum:08x}")
+        except OSError:
+            draft.unlink(missing_ok=True)
+
+    def list_files(self) -> Iterator[tuple[str, int, int]]:
+        """Name, size and checksum of every file but the manifest."""
+        entries = [*self.manifest["columns"], *(self.manifest["raw"] or ())]
+        files = {str(name): (size, checksum) for entry in entries for name, size, checksum in entry["files"]}
+        for name, (size, checksum) in {**files, HASHES: self.manifest["hashes"]}.items():
+            yield name, int(size), int(checksum)
+
+    def is_complete(self) -> bool:
+        """Whether all files are there and as long as they were."""
+        try:
+            return all((self.folder / name).stat().st_size == size for name, size, _ in self.list_files())
+        except OSError:
+            return False
+
+    def find_damage(self) -> list[str]:
+        """The files that are not as they were written; all bytes are read."""
+        damaged = []
+        for name, size, checksum in self.list_files():
+            try:
+                if (self.folder / name).stat().st_size != size or _check(self.folder / name) != checksum:
+                    damaged.append(name)
+            except OSError:
+                damaged.append(name)
+        return damaged
+
+
+class StoredColumns(Mapping[str, Column]):
+    """The columns of a store, each mapped when it is first asked for."""
+
+    def __init__(self, store: Store, *, raw: bool = False) -> None:
+        self.store = store
+        self._entries = {str(entry["name"]): entry for entry in store.manifest["raw" if raw else "columns"]}
+        self._open: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._open:
+            self._open[name] = _map_column(self.store.folder, self._entries[name], self.store.rows)
+        return self._open[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def list_stores(root: Path) -> list[Store]:
+    """The stores that are there and can be read, the newest first."""
+    found = []
+    for folder in root.iterdir() if root.is_dir() else ():
+        manifest = _read_manifest(folder)
+        if manifest is not None:
+            found.append(Store(folder, manifest))
+    return sorted(found, key=lambda one: -float(one.manifest["written"]))
+
+
+def remove_stores(root: Path) -> int:
+    """Delete all stores, half-written ones among them; how many there were."""
+    stores = [one for one in root.iterdir() if one.is_dir()] if root.is_dir() else []
+    if stores:
+        with _locked(root):
+            for one in stores:
+                shutil.rmtree(one)
+    return len(stores)
+
+
+def find_store(root: Path, source: Path, reading: Mapping[str, Any]) -> Store | None:
+    """The store of a file as it is now, read in this way; None where there is none that can be used."""
+    identity = identify_file(source)
+    for store in list_stores(root):
+        if store.manifest["source"] == identity and store.manifest["reading"] == _digest(reading):
+            if store.is_complete():
+                return store
+            log.warning("%s is damaged or incomplete: the table is read again", store.folder)
+    return None
+
+
+def identify_file(path: Path) -> dict[str, Any]:
+    """What tells a file from others, and from itself after a change."""
+    status = path.stat()
+    with path.open("rb") as file:
+        ends = file.read(END_BYTES)
+        file.seek(max(len(ends), status.st_size - END_BYTES))
+        ends += file.read(END_BYTES)
+    return {
+        "path": str(path.absolute()),
+        "size": status.st_size,
+        "modified": status.st_mtime_ns,
+        "changed": status.st_ctime_ns,
+        "inode": status.st_ino,
+        "ends": hashlib.sha256(ends).hexdigest(),
+    }
+
+
+def write_store(
+    root: Path, source: Path, reading: Mapping[str, Any], read: Callable[[], object]
+) -> Store | None:
+    """Read a table into a store; None where it cannot be kept in one, and why is logged. What was there before of this
+    file is deleted once the new one is complete."""
+    with _locked(root), _saying_full(root):
+        found = find_store(root, source, reading)  # by another process, meanwhile
+        if found is not None:
+            return found
+        for leftover in root.glob(f"{PARTIAL}*"):
+            log.warning("%s was not finished: it is deleted, and the table read again", leftover)
+            shutil.rmtree(leftover)
+        begun, identity = time.time_ns(), identify_file(source)
+        folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
+        try:
+            log.info("%s is read into %s once", source, root)
+            manifest = _write_columns(folder, read)
+            if manifest is None:
+                return None
+            if identify_file(source) != identity:
+                raise RecordsError(f"{source} changed while it was read: read it again once it is complete")
+            if begun - max(identity["modified"], identity["changed"]) < YOUNG:
+                identity["changed"] = (
+                    0  # it may change again within the same time: the next process reads it anew
+                )
+            manifest |= {"source": identity, "reading": _digest(reading), "written": time.time()}
+            _sync(_write_json(folder / MANIFEST, manifest))
+            for file in list(folder.iterdir()):
+                _sync(file)
+            final = root / f"{manifest['digest'][:32]}-{_digest(reading)[:16]}"
+            older = [one for one in list_stores(root) if one.source == identity["path"]]
+            if final.exists():
+                _retire(final)
+            folder.rename(final)
+            _sync(root)
+            for one in older:
+                if one.folder != final and one.manifest["reading"] == manifest["reading"]:
+                    shutil.rmtree(one.folder)
+            return Store(final, manifest)
+        finally:
+            for leftover in root.glob(f"{PARTIAL}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _retire(folder: Path) -> None:
+    """Take a store out of the way; whoever has mapped it keeps it."""
+    folder.rename(folder.with_name(f"{PARTIAL}old-{os.getpid()}"))
+
+
+class _Writer:
+    """The columns of a table on their way into a folder: those of its source, and those that a map makes of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: list[dict[str, Any]] = []
+        self.made: list[dict[str, Any]] = []
+        self.rows = 0
+        self._columns: dict[str, Column] = {}
+
+    def code_batches(
+        self,
+        read: BatchReader,
+        declared: Mapping[str, DeclaredColumn],
+        place: Callable[[str], Place],
+        empty: str,
+    ) -> dict[str, Column]:
+        for before in self.folder.iterdir():  # of a reading that was given up
+            before.unlink()
+        self.rows, finished = _code_batches(self.folder, read, declared, place, empty)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            items = enumerate(finished.items())
+            self.entries = list(pool.map(lambda item: self._finish(item[0], *item[1]), items))
+        self.entries = [
+            {**entry, "by_itself": entry["by_itself"] or declared[entry["name"]].by_itself}
+            for entry in self.entries
+        ]
+        self._columns = {entry["name"]: _map_column(self.folder, entry, self.rows) for entry in self.entries}
+        return dict(self._columns)
+
+    def _finish(self, number: int, name: str, column: Finished) -> dict[str, Any]:
+        spool = column.spool
+        plain = (spool.path, spool.checksum) if column.is_plain else None
+        entry = _write_column(self.folder, str(number), name, column.distinct, column.rows, plain)
+        spool.path.unlink(missing_ok=True)
+        return entry
+
+    def keep(self, name: str, column: Column) -> Column:
+        if self._columns.get(name) is column:
+            self.made.append(next(entry for entry in self.entries if entry["name"] == name))
+            return column
+
+        def list_rows(part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
+            yield from (read_block(part(column), block) for block in list_blocks(self.rows))
+
+        entry = _write_column(self.folder, f"made{len(self.made)}", name, column, list_rows)
+        self.made.append(entry)
+        return _map_column(self.folder, entry, self.rows)
+
+
+def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] | None:
+    """Write all columns of a table, and the hashes of its rows."""
+    writer = _Writer(folder)
+    token = KEEPER.set(writer)
+    try:
+        read()
+    except TooManyValues as problem:
+        log.warning("the table is read into memory: %s", problem)
+        return None
+    finally:
+        KEEPER.reset(token)
+    columns = {entry["name"]: _map_column(folder, entry, writer.rows) for entry in writer.entries}
+    hashes = hash_rows(columns, writer.rows, folder.parent)
+    blocks = list_blocks(writer.rows)
+    written = _write_array(folder / HASHES, (read_block(half, block) for half in hashes for block in blocks))
+    return {
+        "format": FORMAT,
+        "rows": writer.rows,
+        "digest": digest_rows(list(columns), hashes),
+        "columns": writer.made or writer.entries,
+        "raw": writer.entries if writer.made else None,
+        "hashes": written,
+    }
+
+
+def _code_batches(
+    folder: Path,
+    read: BatchReader,
+    declared: Mapping[str, DeclaredColumn],
+    place: Callable[[str], Place],
+    empty: str,
+) -> tuple[int, dict[str, Finished]]:
+    """`batches.code_batches`, onto disk."""
+    coders = {
+        name: StreamCoder(column, folder / f"{number}.spool")
+        for number, (name, column) in enumerate(declared.items())
+    }
+    rows = code_all(read, coders)
+    if not rows:
+        raise RecordsError(empty)
+    again = {
+        name: StreamCoder(declared[name], coder.spool.path, every_text=True)
+        for name, coder in coders.items()
+        if coder.lost
+    }
+    if again:
+        code_all(read, again)
+    return rows, {name: again.get(name, coder).finish(place(name)) for name, coder in coders.items()}
+
+
+def _write_column(
+    folder: Path,
+    number: str,
+    name: str,
+    column: Column,
+    rows: Callable[..., Iterator[NDArray[Any]]],
+    plain: tuple[Path, int] | None = None,
+) -> dict[str, Any]:
+    """Write a column's final files; what the manifest says of it. `column` says what its codes mean and `rows` gives
+    them, unless they lie in a `plain` file, of which the checksum is known."""
+    entry: dict[str, Any] = {"name": name, "by_itself": column.by_itself}
+    path = folder / f"{number}.{'codes' if isinstance(column, Coded) else 'numbers'}"
+    if plain is None:
+        files = [[path.name, *_write_array(path, rows())]]
+    else:
+        plain[0].rename(path)
+        files = [[path.name, path.stat().st_size, plain[1]]]
+    if isinstance(column, Coded):
+        entry |= {"stated": column.stated, "values": list(column.values), "dtype": column.codes.dtype.str}
+        if column.typed is not None:
+            files.append([f"{number}.typed", *_write_array(folder / f"{number}.typed", rows(_typed))])
+    if column.raw is not None:
+        entry |= {"raw": list(column.raw.values), "raw_dtype": column.raw.codes.dtype.str}
+        files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", rows(_raw))])
+    return {**entry, "files": files}
+
+
+def _raw(column: Column) -> NDArray[Any]:
+    assert column.raw is not None
+    return column.raw.codes
+
+
+def _typed(column: Column) -> NDArray[Any]:
+    assert isinstance(column, Coded)
+    assert column.typed is not None
+    return column.typed
+
+
+def _map_column(folder: Path, entry: Mapping[str, Any], rows: int) -> Column:
+    """A column whose rows are those of its file."""
+    files = {str(name).partition(".")[2]: folder / name for name, _, _ in entry["files"]}
+
+    def open_rows(kind: str, dtype: str) -> NDArray[Any]:
+        return np.memmap(files[kind], dtype=dtype, mode="r", shape=(rows,))
+
+    raw = None
+    if "raw" in files:
+        raw = Coded.trust(open_rows("raw", entry["raw_dtype"]), tuple(entry["raw"]))
+    if "numbers" in files:
+        return Numbers(open_rows("numbers", "<f8"), entry["by_itself"], raw)
+    typed = open_rows("typed", "?") if "typed" in files else None
+    values: tuple[Value, ...] = tuple(entry["values"])
+    return Coded.trust(
+        open_rows("codes", entry["dtype"]), values, entry["stated"], entry["by_itself"], raw, typed
+    )
+
+
+def _write_array(path: Path, parts: Iterator[NDArray[Any]]) -> tuple[int, int]:
+    """Write arrays one after the other; size and checksum of the file."""
+    size = checksum = 0
+    with open(path, "wb", opener=open_for_owner) as file:
+        for part in parts:
+            content = np.ascontiguousarray(part).data
+            checksum = zlib.crc32(content, checksum)
+            size += part.nbytes
+            file.write(content)
+    return size, checksum
+
+
+def _check(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while content := file.read(1 << 22):
+            checksum = zlib.crc32(content, checksum)
+    return checksum
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    known = isinstance(manifest, dict) and manifest.get("format") == FORMAT
+    return manifest if known and not folder.name.startswith(PARTIAL) else None
+
+
+def _write_json(path: Path, content: object) -> Path:
+    with open(path, "w", encoding="ascii", opener=open_for_owner) as file:
+        json.dump(content, file)
+    return path
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """One process writes at a time."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _saying_full(root: Path) -> Iterator[None]:
+    """A full disk is a sentence, and what was there before is still there."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+            raise
+        free = shutil.disk_usage(root).free
+        raise RecordsError(
+            f"{root}: there is no room for the columns of this table ({free / 1e9:.1f} GB left on that disk); make "
+            "room, or move the ledger and what is beside it to another disk. What was kept there before is unharmed"
+        ) from None

@@ -1,0 +1,155 @@
+"""A site whose table is gone over by blocks gives the answers of one in memory, to the last bit: models, held-out
+patients, what is left out of tables, and which populations are admitted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import ConciliumError
+from concilium.ledger.ledger import Ledger
+from concilium.protocol.disclosure import Population, Populations
+from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
+from concilium.records import blocks, column_store
+
+SETTINGS = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def by_blocks(monkeypatch):
+    """Read what the function makes by blocks of so many rows, in a column store."""
+
+    def set_rows(rows):
+        monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(blocks, "ROWS_SORTED", max(1, rows // 2))
+        monkeypatch.setattr(column_store, "LARGE", 1 if rows < LARGE else 1 << 25)
+
+    yield set_rows
+    monkeypatch.undo()
+
+
+def write_patients(path, rows, seed, wide=False):
+    """Codes, text, numbers with gaps and dates; many patients alike."""
+    draw = np.random.default_rng(seed)
+    lab = np.round(draw.normal(100, 20, rows), 1)
+    severe = draw.integers(0, 4, rows)
+    died = severe + draw.normal(0, 1, rows) + (lab > 110) > 2.5
+    lines = ["lab,severe,ward,admitted,age,died"]
+    for row in range(rows):
+        value = "" if draw.random() < 0.1 else lab[row]
+        ward = ("a", "b", "c d", "")[draw.integers(0, 4)]
+        day = f"202{draw.integers(0, 5)}-0{draw.integers(1, 9)}-11"
+        age = draw.integers(18, 99) if wide else draw.integers(1, 4)
+        lines.append(f"{value},{severe[row]},{ward},{day},{age},{'yes' if died[row] else 'no'}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def describe(model) -> list[object]:
+    """What a model says, but for the keys and the ledger of the hospital that made it."""
+    return [model.write()[: model.write().index(b'"card"')], model.text(), model.card.warnings]
+
+
+POLICIES = {
+    "open": {},
+    "small cells": {"minimum_cell": 4},
+    "dominance": {"dominance": 0.9, "minimum_cell": 2},
+    "branches": {"branch_floor": 9},
+}
+
+
+def read(path, root):
+    return cc.Records.read(path, schema={"died": "code"}, columns=root)
+
+
+@SETTINGS
+@given(
+    st.integers(20, 400),
+    st.sampled_from([7, 16, 64, 100, 399]),
+    st.integers(0, 99),
+    st.sampled_from(sorted(POLICIES)),
+    st.sampled_from(["", "lab > 90", "ward = 'a' or lab missing", "severe in {1, 2}"]),
+)
+def test_trees_are_the_same_to_the_last_bit(tmp_path, by_blocks, rows, block, seed, policy, query):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, rows, seed)
+
+    def grow(records):
+        site = cc.Site("north", records, cc.Policy(**POLICIES[policy]), division_key=SIMULATION_KEY)
+        tree = cc.DecisionTree("died", query=query, max_depth=3, prune=0.3)
+        return describe(tree.fit(cc.House([site])))
+
+    by_blocks(LARGE)
+    found = []
+    for size, folder in ((LARGE, None), (block, root)):
+        by_blocks(size)
+        records = read(path, folder)
+        assert (records.store is None) == (folder is None)
+        try:
+            found.append(grow(records))
+        except ConciliumError as error:
+            found.append(str(error))
+    by_blocks(LARGE)
+    assert found[0] == found[1]
+    if rows >= 100 and policy == "open" and query == "":
+        assert "severe" in found[1][1]  # it learned something
+
+
+@SETTINGS
+@given(st.integers(2, 300), st.sampled_from([5, 32, 100, 299]), st.integers(0, 99), st.booleans())
+def test_who_is_held_out_is_the_same(tmp_path, by_blocks, rows, block, seed, wide):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, rows, seed, wide)
+    tickets = []
+    for size, folder in ((LARGE, None), (block, root)):
+        by_blocks(size)
+        site = cc.Site("north", read(path, folder), division_key=SIMULATION_KEY)
+        view = site._context.view
+        tickets.append((recall_tickets(view), view.select("", "died").digest, sorted(view.hidden)))
+    by_blocks(LARGE)
+    np.testing.assert_array_equal(tickets[0][0], tickets[1][0])
+    assert tickets[0][1:] == tickets[1][1:]
+
+
+@SETTINGS
+@given(st.data())
+def test_the_same_populations_are_admitted_whatever_was_remembered_how(tmp_path, by_blocks, data):
+    """Tables that grow and shrink, each read in memory or by blocks, against one ledger that only knows memory."""
+    sizes = data.draw(st.lists(st.integers(8, 200), min_size=1, max_size=4))
+    answers = {}
+    asked = [
+        [
+            np.random.default_rng(data.draw(st.integers(0, 9))).random(size) < share
+            for share in (1.0, 0.6, 0.97)
+        ]
+        for size in sizes
+    ]
+    turns = [data.draw(st.sampled_from([LARGE, 6, 31, 64])) for _ in sizes]
+    for way in ("memory", "blocks"):
+        with Ledger() as ledger:
+            for number, (size, masks) in enumerate(zip(sizes, asked, strict=True)):
+                path, root = tmp_path / f"{number}.csv", tmp_path / f"{number}.columns"
+                write_patients(path, size, 1)
+                by_blocks(turns[number] if way == "blocks" else LARGE)
+                column_store.remove_stores(root)
+                table = read(path, root)
+                populations = Populations(ledger, cc.Patients(table=table), 4)
+                for turn, mask in enumerate(masks):
+                    said = []
+
+                    def seal(head, mask=mask, populations=populations, said=said):
+                        said.append(populations.admit(Population(np.flatnonzero(mask).astype(np.int32))))
+                        return b""
+
+                    ledger.charge(f"{number} {turn}", "d", study="s", kind="k", mode="exact", seal=seal)
+                    answers.setdefault(way, []).extend(said)
+                again = Populations(ledger, cc.Patients(table=read(path, root)), 4)
+                answers[way].append(again.count_known())
+            answers[way].append(len(ledger.patient_names()) // 8)
+    by_blocks(LARGE)
+    assert answers["memory"] == answers["blocks"]

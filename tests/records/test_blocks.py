@@ -1,0 +1,189 @@
+"""Large tables, on disk and by blocks, are the tables that memory has: every digest, tree and decision, to the last
+bit."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import concilium as cc
+from concilium.errors import RecordsError
+from concilium.records import blocks, column_store
+from concilium.records.columns import Coded
+
+SETTINGS = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Tables of a dozen rows are large."""
+
+    def set_rows(rows):
+        monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(blocks, "ROWS_SORTED", max(1, rows // 2))
+        monkeypatch.setattr(column_store, "LARGE", 1)
+
+    return set_rows
+
+
+def same(one: cc.Records, other: cc.Records) -> None:
+    assert one.names == other.names
+    assert one.digest == other.digest
+    assert one.digest_in_order == other.digest_in_order
+    np.testing.assert_array_equal(one.tell_apart(), other.tell_apart())
+    for name in one.names:
+        mine, theirs = one[name], other[name]
+        assert type(mine) is type(theirs)
+        assert mine.by_itself == theirs.by_itself
+        assert (mine.raw is None) == (theirs.raw is None)
+        if isinstance(mine, Coded):
+            assert [*map(repr, mine.values)] == [*map(repr, theirs.values)]
+            assert mine.codes.dtype == theirs.codes.dtype
+            assert (mine.typed is None) == (theirs.typed is None)
+            if mine.typed is not None:
+                np.testing.assert_array_equal(mine.typed, theirs.typed)
+        if mine.raw is not None:
+            assert cc.Records({"x": mine.raw}).values("x") == cc.Records({"x": theirs.raw}).values("x")
+
+
+CELLS = {
+    "small": st.integers(0, 255).map(str),
+    "whole": st.integers(-400, 400).map(str),
+    "number": st.floats(-1e3, 1e3).map(lambda number: f"{number:.2f}"),
+    "zeros": st.sampled_from(["0", "-0", "0.0", "-0.0", "1", "01", "1.0", "1e0"]),
+    "mixed": st.sampled_from(["1", "2", "x", "", "NA", "?", " 3", "true", "2024-01-31", "250.10"]),
+    "truth": st.sampled_from(["true", "false", ""]),
+    "text": st.text("ab, \"'é", max_size=3),
+}
+
+
+@st.composite
+def text_tables(draw):
+    kinds = draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=4))
+    rows = draw(st.integers(1, 30)) * draw(st.sampled_from([1, 1, 40]))
+    seed = draw(st.lists(st.tuples(*(CELLS[kind] for kind in kinds)), min_size=1, max_size=30))
+    order = np.random.default_rng(draw(st.integers(0, 999))).integers(0, len(seed), rows)
+    stated = draw(st.dictionaries(st.sampled_from([f"c{i}" for i in range(len(kinds))]), st.just("code")))
+    missing = draw(st.sampled_from([None, ["?", "NA"], ["-0", "1"]]))
+    return [seed[row] for row in order], stated, missing, draw(st.integers(1, 40))
+
+
+def write_text(path: Path, rows) -> None:
+    quoted = [",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows]
+    path.write_text(
+        "\n".join([",".join(f"c{i}" for i in range(len(rows[0]))), *quoted, ""]), encoding="utf-8"
+    )
+
+
+@SETTINGS
+@given(text_tables())
+def test_text_files_read_the_same_from_disk(tmp_path, small_blocks, table):
+    rows, schema, missing, block = table
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_text(path, rows)
+    column_store.remove_stores(root)
+    memory = cc.Records.read(path, schema=schema, missing=missing)
+    expected = memory.digest, memory.tell_apart()
+    small_blocks(block)
+    stored = cc.Records.read(path, schema=schema, missing=missing, columns=root)
+    assert stored.store is not None
+    assert stored.digest == expected[0]
+    np.testing.assert_array_equal(stored.tell_apart(), expected[1])
+    same(stored, memory)
+    small_blocks(1 << 20)
+
+
+TYPED = {
+    "int8": st.integers(-128, 127),
+    "int64": st.integers(-(2**55), 2**55),
+    "float64": st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.0, float("nan")]), st.floats(-1e6, 1e6)),
+    "whole": st.integers(-3, 3).map(float),
+    "bool": st.booleans(),
+    "string": st.sampled_from(["a", "b", "", "?", "1", "2.0", "Ω"]),
+    "date": st.dates(datetime.date(1900, 1, 1)),
+}
+
+
+@st.composite
+def typed_tables(draw):
+    columns = {}
+    rows = draw(st.integers(1, 60))
+    for number, kind in enumerate(draw(st.lists(st.sampled_from(sorted(TYPED)), min_size=1, max_size=5))):
+        cells = draw(st.lists(st.none() | TYPED[kind], min_size=rows, max_size=rows))
+        form = {"whole": "float64", "date": "date32"}.get(kind, kind)
+        columns[f"c{number}"] = pa.array(cells, getattr(pa, form + "_" * (form == "bool"))())
+    kinds = draw(st.dictionaries(st.sampled_from(sorted(columns)), st.just("code")))
+    return pa.table(columns), kinds, draw(st.integers(1, 40))
+
+
+@SETTINGS
+@given(typed_tables())
+def test_typed_files_read_the_same_from_disk(tmp_path, small_blocks, drawn):
+    table, schema, block = drawn
+    path, root = tmp_path / "t.parquet", tmp_path / "t.columns"
+    pq.write_table(table, path)
+    column_store.remove_stores(root)
+    memory = cc.Records.read(path, schema=schema)
+    expected = memory.digest
+    small_blocks(block)
+    stored = cc.Records.read(path, schema=schema, columns=root)
+    assert stored.store is not None
+    assert stored.digest == expected
+    same(stored, memory)
+    small_blocks(1 << 20)
+
+
+def test_a_column_of_many_numbers_and_of_few_spellings(tmp_path, small_blocks):
+    """Texts beyond what is kept of them: all numbers, then one that is none; and few numbers in many spellings."""
+    draw = np.random.default_rng(3)
+    numbers = [f"{number:.3f}" for number in draw.normal(0, 9, 3000)]
+    spellings = [f"{number}.{'0' * (place % 9)}" for place, number in enumerate(draw.integers(0, 99, 3000))]
+    late = [*numbers[:-1], "unknown"]
+    negative = ["-0", *numbers[1:]]
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_text(path, list(zip(numbers, spellings, late, negative, strict=True)))
+    memory = cc.Records.read(path)
+    expected = memory.digest
+    small_blocks(700)
+    stored = cc.Records.read(path, columns=root)
+    assert stored.digest == expected
+    same(stored, memory)
+    with pytest.raises(RecordsError, match="line 3001 holds 'unknown'"):
+        cc.Records.read(path, schema={"c2": "number"}, columns=root)
+
+
+def test_a_mapped_table_reads_the_same_from_disk(tmp_path, small_blocks):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    rows = [["m", "3,5", "2020-01-01"], ["f", "?", "2021-05-05"], ["f", "1.000,25", ""]] * 40
+    write_text(path, rows)
+    map = cc.TableMap.parse(
+        {
+            "decimal": ",",
+            "thousands": ".",
+            "missing": ["?"],
+            "columns": {
+                "sex": {"from": "c0", "values": {"m": "male", "f": "female"}},
+                "old": {"where": "sex = 'male'"},
+            },
+        },
+        "the map",
+    )
+    memory = cc.Records.read(path, map=map)
+    expected = memory.digest
+    small_blocks(50)
+    for _ in range(2):
+        stored = cc.Records.read(path, map=map, columns=root)
+        assert stored.store is not None
+        assert stored.digest == expected
+        assert stored.lasting_names == memory.lasting_names
+        same(stored, memory)
+    assert len(column_store.list_stores(root)) == 1
