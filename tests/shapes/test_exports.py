@@ -21,12 +21,14 @@ UNUSUAL = [
 ]
 
 
-@pytest.fixture(scope="module", params=["pairs", "monotone", "private"])
+@pytest.fixture(scope="module", params=["pairs", "rules", "monotone", "private"])
 def model(request):
     columns = draw_patients(2000, 3, crossed=0.9)
     said = {"positive": "yes", "release": "exact"}
     if request.param == "monotone":
         said |= {"monotone": {"age": "rising"}}
+    if request.param == "rules":
+        said |= {"rules": 5, "max_pairs": 0}
     if request.param == "private":
         bins = {"age": [30.0, 50.0, 70.0], "lab": [-0.5, 0.5], "noise": [0.0]}
         said |= {"release": "private", "epsilon": 20, "bins": bins, "values": {"ward": ["a", "b"]}}

@@ -40,11 +40,14 @@ def model(columns):
 
 @settings(max_examples=8, deadline=None)
 @given(
-    seed=st.integers(0, 2**32 - 1), hospitals=st.integers(3, 6), release=st.sampled_from(["exact", "masked"])
+    seed=st.integers(0, 2**32 - 1),
+    hospitals=st.integers(3, 6),
+    release=st.sampled_from(["exact", "masked"]),
+    rules=st.sampled_from([0, 4]),
 )
-def test_whatever_the_split_it_is_the_model_of_the_pooled_table(seed, hospitals, release):
+def test_whatever_the_split_it_is_the_model_of_the_pooled_table(seed, hospitals, release, rules):
     columns = draw_patients(300, seed, crossed=0.8)
-    said = {"positive": "yes", "threshold": "prevalence"}
+    said = {"positive": "yes", "threshold": "prevalence", "rules": rules}
     pooled = cc.ShapeModel("y", release="exact", **said).fit(open_house(columns, 1))
     split = cc.ShapeModel("y", release=release, **said).fit(open_house(columns, hospitals, seed))
     assert split.body == pooled.body
@@ -172,9 +175,10 @@ def score(document, row):
     return odds
 
 
-def test_other_software_finds_the_same_risk_in_the_export():
+@pytest.mark.parametrize("joined", [{}, {"rules": 5, "max_pairs": 0}])
+def test_other_software_finds_the_same_risk_in_the_export(joined):
     columns = draw_patients(3000, 3, crossed=0.7)
-    model = cc.ShapeModel("y", positive="yes", release="exact").fit(open_house(columns))
+    model = cc.ShapeModel("y", positive="yes", release="exact", **joined).fit(open_house(columns))
     document = json.loads(model.to_json())
     assert any(len(term["attributes"]) == 2 for term in document["terms"])
     rows = list_rows(columns)[:200]

@@ -22,8 +22,8 @@ DIGITS = 5
 
 
 class ShapeTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A shape or a pair: for each cell the log odds against the mean over patients, the standard error, the share of
-    patients, and its points on the score sheet."""
+    """A shape, a pair or a rule: for each cell the log odds against the mean over patients, the standard error, the
+    share of patients, and its points on the score sheet."""
 
     cells: Cells
     values: list[float]
@@ -95,6 +95,12 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return np.array([self.intercept, *(value for term in self.terms for value in term.values)])
 
     def name(self, term: ShapeTerm) -> str:
+        """Its attributes; of a rule its conditions."""
+        if term.cells.rule:
+            return " and ".join(
+                f"{self.names[index]} {say_codes(self.attributes[index], np.flatnonzero(groups).tolist(), {})}"
+                for index, groups in zip(term.cells.attributes, term.cells.groups, strict=True)
+            )
         return " and ".join(self.names[index] for index in term.cells.attributes)
 
     def find_error(self, inside: Sequence[int]) -> float:
@@ -107,7 +113,9 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return _say_codes(self.attributes[term.cells.attributes[0]], codes, dictionary)
 
     def say_cells(self, term: ShapeTerm, dictionary: Entries) -> list[tuple[str, ...]]:
-        """Each cell in words: for each attribute of the term what the patient has."""
+        """Each cell in words: for each attribute of the term what the patient has; of a rule whether it holds."""
+        if term.cells.rule:
+            return [("does not hold",), ("holds",)]
         sides = []
         sizes = term.cells.sizes(self.attributes)
         for place, index in enumerate(term.cells.attributes):

@@ -1,7 +1,8 @@
 """A term of a shape model as a table: each patient is in one of its cells.
 
 A shape has a cell for each code of an attribute (missing, intervals or values, any other). A pair has a cell for each
-two groups of codes. The model adds up a number for each cell that a patient is in.
+two groups of codes. A rule has two: it does not hold, or holds. The model adds up a number for each cell that a patient
+is in.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ Codes = NDArray[np.uint16]
 class Cells(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """The cells of one attribute, or of several crossed with each other.
 
-    `groups` has the group of each code, for each attribute; without it each code is a group of its own.
+    `groups` has the group of each code, for each attribute; without it each code is a group of its own. A `rule` holds
+    where each attribute has a code of group 1.
     """
 
     attributes: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...] = ()
+    rule: bool = False
 
     def sizes(self, attributes: Sequence[Attribute]) -> tuple[int, ...]:
         """How many groups each of its attributes has."""
@@ -38,14 +41,18 @@ class Cells(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         return tuple(max(codes) + 1 for codes in self.groups)
 
     def count(self, attributes: Sequence[Attribute]) -> int:
-        return math.prod(self.sizes(attributes))
+        return 2 if self.rule else math.prod(self.sizes(attributes))
 
     def check_among(self, attributes: Sequence[Attribute]) -> None:
         """MessageError unless it is a term of these attributes."""
-        if not 1 <= len(self.attributes) <= 2 or len(set(self.attributes)) != len(self.attributes):
+        if not 1 + self.rule <= len(self.attributes) <= 2 or len(set(self.attributes)) != len(
+            self.attributes
+        ):
             raise MessageError("a term of a shape model has one attribute, or two different ones")
         if not all(0 <= index < len(attributes) for index in self.attributes):
             raise MessageError("a term names an attribute that the question does not have")
+        if self.rule and {code for codes in self.groups for code in codes} != {0, 1}:
+            raise MessageError("a rule says of some codes of each attribute that it holds")
         if not self.groups:
             return
         if len(self.groups) != len(self.attributes):
@@ -59,6 +66,13 @@ class Cells(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=
         """The cell of each patient, by the codes of all attributes."""
         if len(self.attributes) == 1 and not self.groups:
             return codes[self.attributes[0]]
+        if self.rule:
+            held = [
+                np.array(groups, dtype=np.uint16)[codes[index]]
+                for index, groups in zip(self.attributes, self.groups, strict=True)
+            ]
+            holds: Codes = np.minimum.reduce(held)
+            return holds
         cell = np.zeros(len(codes[self.attributes[0]]), dtype=np.uint16)
         sizes = self.sizes(attributes)
         for place, index in enumerate(self.attributes):

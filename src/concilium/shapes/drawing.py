@@ -64,6 +64,8 @@ def draw_patient(
 
 
 def _title(body: ShapeBody, term: ShapeTerm) -> str:
+    if term.cells.rule:
+        return f"rule: {body.name(term)}"
     return f"{'shape' if len(term.cells.attributes) == 1 else 'pair'} of {body.name(term)}"
 
 
@@ -77,10 +79,10 @@ def _draw_term(
 ) -> str:
     """One term; `here` is the cell of a patient."""
     title = f"Odds ratio of {outcome} by {body.name(term)}, against the mean over patients"
-    if len(term.cells.attributes) > 1:
+    if len(term.cells.attributes) > 1 and not term.cells.rule:
         return _draw_map(body, term, dictionary, title, here)
     attribute = body.attributes[term.cells.attributes[0]]
-    if attribute.numeric and len(attribute.edges) > 1:
+    if attribute.numeric and len(attribute.edges) > 1 and not term.cells.rule:
         value = None if patient is None else patient.get(attribute.name)
         return _draw_curve(body, term, f"{title}, with a 95 % interval", here, value)
     return _draw_dots(body, term, dictionary, f"{title}, with a 95 % interval", here)

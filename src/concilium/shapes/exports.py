@@ -3,7 +3,8 @@
 JSON has every cell as plain conditions with its log odds. A patient's log odds are the intercept and `log_odds` of the
 one cell of each term whose conditions all hold. A condition holds where one of its `any_of` does: `from` (that
 number or more), `below`, `values`, `missing`, or `other` (any value that no cell of the attribute lists). Where no cell
-of a term holds, the term adds nothing.
+of a term holds, the term adds nothing. A rule has a cell for each way in which it may not hold, all with the same
+numbers; `share` is that of all of them.
 
 CQL and PMML take the first cell whose condition is true. What stands for any other value comes last, without a
 condition of its own. A comparison with null is not true in either, so that a value that no cell has adds nothing.
@@ -67,6 +68,11 @@ def _cross(body: ShapeBody, term: ShapeTerm) -> list[list[tuple[Attribute, list[
     return [list(cell) for cell in product(*sides)]
 
 
+def _number_cells(term: ShapeTerm, crossed: int) -> list[int]:
+    """The number of the term's cell for each combination of its attributes' groups: a rule holds in the last one."""
+    return [*[0] * (crossed - 1), 1] if term.cells.rule else list(range(crossed))
+
+
 def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
     crossed = [[_describe(*one) for one in cell] for cell in _cross(body, term)]
     return [
@@ -77,7 +83,7 @@ def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
             "points": term.points[cell],
             "share": term.shares[cell],
         }
-        for cell, conditions in enumerate(crossed)
+        for cell, conditions in zip(_number_cells(term, len(crossed)), crossed, strict=True)
     ]
 
 
@@ -85,7 +91,9 @@ def _order_cells(body: ShapeBody, term: ShapeTerm) -> list[tuple[list[tuple[Attr
     """The cells in the order in which they are tried: what each attribute has (bins of a number, None for missing),
     and log odds. An attribute that any other value will do for is not among them."""
     found = []
-    for cell, value in zip(_cross(body, term), term.values, strict=True):
+    crossed = _cross(body, term)
+    for cell, number in zip(crossed, _number_cells(term, len(crossed)), strict=True):
+        value = term.values[number]
         needed: list[tuple[Attribute, list[Any]]] = []
         for attribute, codes in cell:
             if attribute.other_cell in codes:

@@ -43,11 +43,13 @@ from concilium.protocol.schema import (
 from concilium.records.columns import Value
 from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
+from concilium.shapes.rules import FINE, Corner, choose_rules, find_corners
 from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
 from concilium.shapes.smoothing import (
     Matrix,
     Penalised,
     Solved,
+    add_penalties,
     hold_directions,
     is_positive,
     penalise,
@@ -69,9 +71,11 @@ SHORTER = 0.3  # of a step that went too far
 LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
 # A shape whose log odds hardly vary over patients is no term.
 LEAST_DEVIATION = 0.02
-GROUPS = 6
+LEAST_MOVED = 0.05  # by a rule that stays, of log odds
+GROUPS = 8
 # Pairs are looked for among so many attributes, those whose shapes vary most.
 MOST_CROSSED = 40
+MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
 # The rounding of points may take this part of the variance of the log odds.
 ROUNDED_AWAY = 0.01
@@ -266,19 +270,44 @@ class _Fit:
         start = np.array([odds, *[0.0] * (width - 1)])
         first = yield from self._descend(terms, start, until=ROUGH_STEP)
         shapes = self._keep(first, self.model.max_terms)
-        pairs: tuple[Cells, ...] = ()
+        joined: tuple[Cells, ...] = ()
+        if self.model.rules and len(shapes) > 1:
+            joined = yield from self._find_rules(first, shapes)
+            if joined and self.model.max_pairs:
+                first = yield from self._go_on(first, self._order(shapes, joined), ROUGH_STEP)
         if self.model.max_pairs and len(shapes) > 1:
-            pairs = yield from self._find_pairs(first, shapes)
-        kept = (*shapes[: max(self.model.max_terms - len(pairs), 1)], *pairs)
-        kept = (*sorted(kept[: len(kept) - len(pairs)], key=lambda term: term.attributes), *pairs)
+            joined += yield from self._find_pairs(first, shapes)
+        fitted = yield from self._go_on(first, self._order(shapes, joined), STEP)
+        weak = self._find_weak(fitted)
+        if not weak:
+            return fitted
+        return (yield from self._go_on(fitted, tuple(one for one in fitted.terms if one not in weak), STEP))
+
+    def _find_weak(self, fitted: Fitted) -> set[Cells]:
+        """The rules that hardly move the log odds of patients for whom they hold."""
+        weak = set()
+        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
+            outside = float(fitted.counts[start] / fitted.counts[0])
+            moved = float(fitted.solved.beta[start + 1] - fitted.solved.beta[start]) * outside
+            if term.rule and abs(moved) < LEAST_MOVED:
+                weak.add(term)
+        return weak
+
+    def _order(self, shapes: Sequence[Cells], joined: tuple[Cells, ...]) -> tuple[Cells, ...]:
+        """As many of the shapes as there is room for, by attribute, and what joined them."""
+        kept = shapes[: max(self.model.max_terms - len(joined), 1)]
+        return (*sorted(kept, key=lambda term: term.attributes), *joined)
+
+    def _go_on(self, first: Fitted, kept: tuple[Cells, ...], until: float) -> Conversation[Fitted]:
+        """The fit of these terms, which begins where another ended."""
         start = np.zeros(find_starts(kept, self.attributes)[-1])
         start[0] = first.solved.beta[0]
-        before = dict(zip(terms, find_starts(terms, self.attributes), strict=False))
+        before = dict(zip(first.terms, find_starts(first.terms, self.attributes), strict=False))
         for term, at in zip(kept, find_starts(kept, self.attributes), strict=False):
             size = term.count(self.attributes)
             if term in before:
                 start[at : at + size] = first.solved.beta[before[term] : before[term] + size]
-        return (yield from self._descend(kept, start, weights=first.weights))
+        return (yield from self._descend(kept, start, weights=first.weights, until=until))
 
     def _descend(
         self,
@@ -352,13 +381,11 @@ class _Fit:
 
     def _find_pairs(self, fitted: Fitted, shapes: Sequence[Cells]) -> Conversation[tuple[Cells, ...]]:
         """The pairs of attributes in whose cells outcomes differ most from the shapes, beyond what chance makes."""
-        groups = {}
-        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
-            index = term.attributes[0]
-            own = fitted.counts[start : start + term.count(self.attributes)]
-            groups[index] = group_codes(own, GROUPS, attribute=self.attributes[index])
+        groups = self._group(fitted, GROUPS)
         # A direction that a clinician states would not be kept by a pair.
-        free = [t.attributes[0] for t in shapes if t.attributes[0] not in self.directions]
+        free = [
+            t.attributes[0] for t in shapes if t in fitted.terms and t.attributes[0] not in self.directions
+        ]
         among = sorted(index for index in free[:MOST_CROSSED] if max(groups[index]) > 0)
         candidates = tuple(Cells((i, j), (groups[i], groups[j])) for i, j in combinations(among, 2))
         if not candidates:
@@ -374,6 +401,46 @@ class _Fit:
         chance = math.sqrt(2 * math.log(20 * len(candidates)))  # of so many, the largest by chance alone
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
         return tuple(candidates[place] for place in order.tolist() if scores[place] > chance)
+
+    def _find_rules(self, fitted: Fitted, shapes: Sequence[Cells]) -> Conversation[tuple[Cells, ...]]:
+        """Rules of two attributes in which outcomes differ from the shapes (rules.py)."""
+        free = [term.attributes[0] for term in shapes if term.attributes[0] not in self.directions]
+        groups = self._group(fitted, FINE)
+        among = sorted(index for index in free[:MOST_IN_RULES] if max(groups[index]) > 0)
+        tables = tuple(Cells((i, j), (groups[i], groups[j])) for i, j in combinations(among, 2))
+        if not tables:
+            return ()
+        sums = yield from self.ask(fitted.terms, fitted.at, asked=tables)
+        corners: list[Corner] = []
+        for table, start in zip(tables, find_starts(tables, self.attributes), strict=False):
+            sizes, inside = table.sizes(self.attributes), slice(start, start + table.count(self.attributes))
+            parts = [numbers[inside].reshape(sizes) for numbers in (sums.gradient, sums.weights, sums.counts)]
+            corners += find_corners(table, self.attributes, *parts)
+        corners = sorted(corners, key=lambda corner: -abs(corner.score))[:MOST_CORNERS]
+        if not corners:
+            return ()
+        asked = (*self._order(shapes, ()), *(corner.cells for corner in corners))
+        sums = yield from self.ask(fitted.terms, fitted.at, asked=asked, gram=True)
+        starts = find_starts(asked, self.attributes)
+        first = starts[len(asked) - len(corners)]
+        holds = np.array([start + 1 for start in starts[len(asked) - len(corners) : -1]])
+        penalised = penalise(asked[: len(asked) - len(corners)], self.attributes)
+        for one in penalised:
+            one.weights = list(fitted.weights[one.cells])
+        covariance = np.linalg.inv(add_penalties(penalised, sums.gram[:first, :first]))
+        beside = sums.gram[:first, holds]
+        information = sums.gram[np.ix_(holds, holds)] - beside.T @ covariance @ beside
+        chosen = choose_rules(information, sums.gradient[holds], self.model.rules, LEAST_SCORE)
+        return tuple(corners[place].cells for place in chosen)
+
+    def _group(self, fitted: Fitted, most: int) -> dict[int, tuple[int, ...]]:
+        """The codes of each attribute in so many groups at most."""
+        groups = {}
+        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
+            if len(term.attributes) == 1:
+                index, own = term.attributes[0], fitted.counts[start : start + term.count(self.attributes)]
+                groups[index] = group_codes(own, most, attribute=self.attributes[index])
+        return groups
 
     def tell(self, fitted: Fitted, classes: list[Value]) -> Conversation[tuple[ShapeBody, Tally]]:
         """What the model file holds, and the training patients by class and risk."""
@@ -510,7 +577,7 @@ def _purify(terms: Sequence[Cells], attributes: Sequence[Attribute], shares: Vec
         term.attributes[0]: start for term, start in zip(terms, starts, strict=False) if not term.groups
     }
     for term, start in zip(terms, starts, strict=False):
-        if len(term.attributes) < 2 or not set(term.attributes) <= set(curves):
+        if len(term.attributes) < 2 or term.rule or not set(term.attributes) <= set(curves):
             continue
         rows, columns = term.sizes(attributes)
         sides = np.hstack(

@@ -62,7 +62,7 @@ class PrivateShapes:
         model = self.model
         if model.epsilon is None:
             raise StudyError("a private ShapeModel needs an 'epsilon', such as 1.0")
-        for name in ("monotone", "max_pairs"):
+        for name in ("monotone", "max_pairs", "rules"):
             if getattr(model, name) != model.parameters()[name].kept_default:
                 raise StudyError(
                     f"a private ShapeModel has no {name!r}: it has curves alone, and noise smooths them"

@@ -62,6 +62,11 @@ def list_rows(body: ShapeBody, dictionary: Entries) -> list[ShapeRow]:
 def _list_term(body: ShapeBody, term: ShapeTerm, dictionary: Entries) -> list[ShapeRow]:
     first = body.attributes[term.cells.attributes[0]]
     rows = []
+    if term.cells.rule:
+        return [
+            _make_row(f"rule: {body.name(term)}", words, term, [cell])
+            for cell, (words,) in reversed(list(enumerate(body.say_cells(term, dictionary))))
+        ]
     if len(term.cells.attributes) == 1:
         inner = [code for code in range(first.size) if term.shares[code] >= LEAST_SHARE]
         # Neighbouring intervals; values of a category; missing always by itself.
@@ -293,7 +298,9 @@ def _is_elsewhere(body: ShapeBody, term: ShapeTerm, cell: int) -> bool:
 def _say_place(
     body: ShapeBody, term: ShapeTerm, cell: int, patient: Mapping[str, Any], dictionary: Entries
 ) -> str:
-    """What the patient has, and the cell in which that is where it is an interval."""
+    """What the patient has, and the cell in which that is where it is an interval; of a rule whether it holds."""
+    if term.cells.rule:
+        return f"the rule {body.name(term)} {body.say_cells(term, dictionary)[cell][0]}"
     parts = []
     for index, words in zip(term.cells.attributes, body.say_cells(term, dictionary)[cell], strict=True):
         attribute = body.attributes[index]

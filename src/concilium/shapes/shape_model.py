@@ -50,12 +50,11 @@ from concilium.shapes.reading import (
     explain,
     list_rows,
     make_sheet,
-    order_terms,
     say_model,
 )
 from concilium.shapes.shape_sums import AskShapes
 
-MOST_CUTOFFS, MOST_TERMS, MOST_PAIRS = 100, 500, 50
+MOST_CUTOFFS, MOST_TERMS, MOST_PAIRS, MOST_RULES = 100, 500, 50, 100
 WAYS = ("rising", "falling")
 
 
@@ -107,6 +106,15 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
             "no more pairs of attributes than this, each a heat map; only pairs that chance does not explain",
         ),
     ] = 6
+    rules: Annotated[
+        int,
+        Parameter(
+            f"a whole number from 0 to {MOST_RULES}",
+            whole(0, MOST_RULES),
+            "no more rules of two attributes than this beside the curves; only rules that chance does not explain, and "
+            "no attribute of 'monotone' is in one",
+        ),
+    ] = 0
     monotone: Annotated[
         Mapping[str, str],
         Parameter(
@@ -259,5 +267,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         return draw_patient(self.body, self.card.dictionary, self.read, patient)
 
     def _summary(self) -> str:
-        pairs = sum(len(term.cells.attributes) > 1 for term in order_terms(self.body))
-        return f"{len(self.body.terms) - pairs} curves, {pairs} pairs"
+        rules = sum(term.cells.rule for term in self.body.terms)
+        pairs = sum(len(term.cells.attributes) > 1 for term in self.body.terms) - rules
+        said = f"{len(self.body.terms) - pairs - rules} curves, {pairs} pairs"
+        return f"{said}, {rules} rules" if rules else said

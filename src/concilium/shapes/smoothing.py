@@ -64,7 +64,9 @@ def penalise(terms: Sequence[Cells], attributes: Sequence[Attribute]) -> list[Pe
     found = []
     for term, start in zip(terms, find_starts(terms, attributes), strict=False):
         own = [attributes[index] for index in term.attributes]
-        if len(own) == 1:
+        if term.rule:
+            listed, kind = [np.eye(2)], "rule"
+        elif len(own) == 1:
             listed = _penalise_number(own[0]) if own[0].numeric else [np.eye(own[0].size)]
             kind = f"{'number' if own[0].numeric else 'category'} {len(listed)}"
         else:
@@ -128,13 +130,14 @@ def solve(terms: Sequence[Penalised], gram: Matrix, target: Vector, rounds: int)
 def is_positive(terms: Sequence[Penalised], gram: Matrix) -> bool:
     """Whether the penalised quadratic has a minimum."""
     try:
-        np.linalg.cholesky(_add_penalties(terms, gram))
+        np.linalg.cholesky(add_penalties(terms, gram))
     except np.linalg.LinAlgError:
         return False
     return True
 
 
-def _add_penalties(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
+def add_penalties(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
+    """The Gram with the penalties of all terms."""
     total = gram.copy()
     total[0, 0] += 1e-8
     for term in terms:
@@ -143,7 +146,7 @@ def _add_penalties(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
 
 
 def _invert(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
-    covariance = np.linalg.inv(_add_penalties(terms, gram))
+    covariance = np.linalg.inv(add_penalties(terms, gram))
     return (covariance + covariance.T) / 2
 
 
