@@ -16,6 +16,7 @@ from concilium.cli import (
     audit,
     cds,
     check,
+    columns,
     console,
     consult,
     demo,
@@ -67,6 +68,7 @@ app.command("share", short_help="Share coded histories, sensitive codes randomis
 app.add_typer(identity.app, name="identity", short_help="A hospital's fingerprint, for its peers.")
 app.add_typer(studies.app, name="studies", short_help="What is proposed to a hospital; agree or refuse.")
 app.add_typer(ledger.app, name="ledger", short_help="What a hospital has released; what is left.")
+app.add_typer(columns.app, name="columns", short_help="Large tables on disk: list, check, remove.")
 app.add_typer(policy.app, name="policy", short_help="What a policy says, and what it would do.")
 app.add_typer(flare.app, name="flare", short_help="The same studies across machines.")
 app.add_typer(console.app, name="console", short_help="Pages for clinician, steward and scientist.")

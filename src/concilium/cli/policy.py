@@ -182,10 +182,13 @@ def _describe_work(rules: Policy) -> list[str]:
         return []
     most = rules.work.operations_per_question
     each = "" if most is None else f"{most:.3g} operations and "
-    return [
-        f"computes at most what takes {each}{rules.work.memory / 1e9:.3g} GB for one question, and "
+    sentences = [
+        f"computes at most what takes {each}{rules.work.bytes_of_question / 1e9:.3g} GB for one question, and "
         f"{rules.work.operations_per_day:.3g} operations a day"
     ]
+    if rules.work.bytes_of_site is not None:
+        sentences.append(f"holds at most {rules.work.bytes_of_site / 1e9:.3g} GB of memory in all")
+    return sentences
 
 
 def _fit_to(rules: Policy, path: Path) -> tuple[list[str], list[str]]:

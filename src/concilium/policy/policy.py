@@ -47,6 +47,7 @@
     [work]                        # what computing may take, at most; by what a question says, before it is computed
     operations_per_question = 1e11  # visits to a cell of the table (absent: a million for each patient, 1e10 at least)
     operations_per_day = 1e14     # of all houses and studies together
+    memory = "2 GB"                 # what the site's process may hold in all (absent: no limit of its own)
     memory_per_question = "8 GB"
     patients = 500_000            # as many as the table is taken to have, and no fewer than it has (absent: see docs)
 
@@ -120,6 +121,7 @@ class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     operations_per_question: int | float | None = None
     operations_per_day: int | float = 10**14
+    memory: str | int | None = None
     memory_per_question: str | int = "8 GB"
     patients: int | None = None
 
@@ -128,19 +130,25 @@ class WorkLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, name)
             if value is not None and not 1 <= value < float("inf"):
                 raise PolicyError(f"{name} must be a number from 1; got {value}")
-        self.memory  # noqa: B018
+        self.bytes_of_question, self.bytes_of_site  # noqa: B018
 
     @property
-    def memory(self) -> int:
+    def bytes_of_question(self) -> int:
         """Bytes for one question; PolicyError where the policy does not say a number of bytes."""
-        text = self.memory_per_question
-        parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
-        count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
-        if count < 1:
-            raise PolicyError(
-                f'memory_per_question must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}'
-            )
-        return count
+        return _read_bytes("memory_per_question", self.memory_per_question)
+
+    @property
+    def bytes_of_site(self) -> int | None:
+        """Bytes for the whole process; None without a limit."""
+        return None if self.memory is None else _read_bytes("memory", self.memory)
+
+
+def _read_bytes(name: str, text: str | int) -> int:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?) ?(kB|MB|GB|TB)?", str(text))
+    count = 0 if parts is None else int(Fraction(parts[1]) * UNITS[parts[2]])
+    if count < 1:
+        raise PolicyError(f'{name} must be a number of bytes, such as 512_000_000 or "512 MB"; got {text!r}')
+    return count
 
 
 UNITS = {None: 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

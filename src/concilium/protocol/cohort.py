@@ -443,7 +443,8 @@ class View:
             mask = asked.mask(read_as_asked(records, asked) if self._by_itself else records)
             if target:  # what is not in the table needs none
                 mask = mask & present(records, target)
-            return (np.flatnonzero(mask) + block.start).astype(np.int32)
+            here: NDArray[np.int32] = (np.flatnonzero(mask) + block.start).astype(np.int32)
+            return here
 
         size, large = len(self.records), is_large(len(self.records))
         if not large:

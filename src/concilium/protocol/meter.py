@@ -50,6 +50,8 @@ LARGEST = 1 << 62  # what a ledger's file can add up
 
 # What is held of each row of a table that is gone over by blocks: who is held out, and its number in the ledger.
 OF_EACH_ROW = 6
+# What a process takes with an empty table, with its libraries and kernels; and the least that is left for questions.
+OF_PROCESS, LEAST_LEFT = 250_000_000, 100_000_000
 WORTH_A_LINE = 1 << 28  # bytes: before more than this is taken, the log says so
 # For each number: to draw its noise; to mask it, and for each site that it shares masks with.
 NOISE, MASK, MASK_OF_EACH = 5_000, 60, 8
@@ -74,6 +76,7 @@ class Meter:
         columns: int,
         *,
         in_store: bool = False,
+        held: int = 0,
     ) -> None:
         if limits.patients is not None and limits.patients < patients:
             raise PolicyError(
@@ -82,11 +85,26 @@ class Meter:
             )
         self._in_store = in_store
         self._limits, self._ledger, self._memberships = limits, ledger, memberships
-        self._most_memory = limits.memory
+        self._most_memory = limits.bytes_of_question
+        self._held = OF_PROCESS + held
+        if limits.bytes_of_site is not None:
+            left = limits.bytes_of_site - self._held
+            if left < LEAST_LEFT:
+                raise PolicyError(
+                    f"[work] memory = {limits.memory!r} is too little: this site holds {say_bytes(self._held)} before "
+                    f"it is asked anything, and a question needs {say_bytes(LEAST_LEFT)} more. Allow "
+                    f"{say_bytes(self._held + LEAST_LEFT)}, or give the site a ledger file and a larger table, whose "
+                    "columns then stay on disk"
+                )
+            self._most_memory = min(self._most_memory, left)
         self._rounded, self._columns = 1 << max(0, patients - 1).bit_length(), columns
         self._lock = threading.Lock()
         self._day = -1
         self._written = self._unwritten = 0
+
+    def describe_memory(self) -> str:
+        """What the site holds, and what it may hold more for a question, for its own log."""
+        return f"{say_bytes(self._held)} of memory, and {say_bytes(self._most_memory)} more for a question at most"
 
     def admit(self, envelope: Envelope, question: Statistic, release: Release) -> None:
         """Count the work of a question; Refused where it is more than the policy allows."""

@@ -129,6 +129,16 @@ class Site:
             len(patients),
             len(table.names),
             in_store=table.room is not None,
+            held=table.bytes_held,
+        )
+        where = "in memory" if table.room is None else f"on disk in {table.room}"
+        log.info(
+            "site %s: %d rows x %d columns %s; it takes %s",
+            name,
+            len(table),
+            len(table.names),
+            where,
+            meter.describe_memory(),
         )
         self._context = SiteContext(
             name=name,

@@ -39,7 +39,7 @@ def list_blocks(rows: int) -> list[slice]:
 
 
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
-    """Some rows of an array (its last axis); those of a mapped file as a copy, so that its pages do not stay in memory."""
+    """Some rows of an array (its last axis). Those of a mapped file are copied, so that its pages leave memory."""
     if not isinstance(array, np.memmap):
         return array[..., block]
     rows = np.array(array[..., block])
@@ -49,10 +49,8 @@ def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
 
 def release_pages(array: NDArray[Any], block: slice) -> None:
     """Let the kernel have the pages of these rows of a mapped file back. What was written stays in the file."""
-    if not isinstance(array, np.memmap):
-        return
-    mapped: Any = array._mmap
-    if array.base is not mapped:
+    mapped: Any = array.base
+    if not isinstance(array, np.memmap) or not isinstance(mapped, mmap.mmap):
         return
     from_row, to_row, _ = block.indices(array.shape[-1])
     first = array.offset % mmap.ALLOCATIONGRANULARITY

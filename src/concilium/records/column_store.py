@@ -103,7 +103,7 @@ class Store:
         return None
 
     def keep_numbers(self, state: object, numbers: NDArray[np.uint32]) -> None:
-        """Keep the numbers of a ledger's state, and those of no other. Where that is not possible they are found anew."""
+        """Keep the numbers of a ledger's state, and those of no other; if not kept, they are found anew."""
         draft = self.folder / f"draft-{os.getpid()}"
         try:
             _, checksum = _write_array(

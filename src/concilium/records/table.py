@@ -166,6 +166,18 @@ class Records:
         """The names of the columns, in order."""
         return tuple(self._columns)
 
+    @property
+    def bytes_held(self) -> int:
+        """The memory that the rows of its columns take; none where they are mapped from files."""
+        if self.store is not None:
+            return 0
+        held = [
+            array
+            for column in self._columns.values()
+            for array in ([column.codes] if isinstance(column, Coded) else [column.numbers])
+        ]
+        return sum(array.nbytes for array in held if not isinstance(array, np.memmap))
+
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Records:
         """The patients of a mask or of row numbers; every column keeps all its values, held or not."""
         numbers = number_rows(rows, len(self))

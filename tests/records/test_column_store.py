@@ -1,0 +1,241 @@
+"""What can go wrong with columns on disk: changed files, half-written and damaged stores, a full disk, other users."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import concilium as cc
+from concilium.cli.main import main
+from concilium.errors import PolicyError, RecordsError
+from concilium.policy.policy import WorkLimits
+from concilium.records import blocks, column_store
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """A text file that counts as large, and did not change just now."""
+    monkeypatch.setattr(column_store, "LARGE", 1)
+    monkeypatch.setattr(column_store, "YOUNG", 0)
+    path = tmp_path / "north.csv"
+    write(path)
+    return path
+
+
+def write(path, rows=300, seed=1):
+    draw = np.random.default_rng(seed)
+    lines = [
+        f"{n:.3f},{'abc'[k]},{k}"
+        for n, k in zip(draw.normal(0, 9, rows), draw.integers(0, 3, rows), strict=True)
+    ]
+    path.write_text("lab,ward,died\n" + "\n".join(lines) + "\n", encoding="ascii")
+
+
+def root_of(path):
+    return path.with_name("north.ledger.columns")
+
+
+def read(path):
+    return cc.Records.read(path, columns=root_of(path))
+
+
+def count_readings(monkeypatch):
+    """How often a table is read: a list that grows."""
+    readings, code = [], column_store._code_batches
+
+    def note(*arguments):
+        readings.append(1)
+        return code(*arguments)
+
+    monkeypatch.setattr(column_store, "_code_batches", note)
+    return readings
+
+
+def test_a_table_is_read_once_until_it_changes(table, monkeypatch):
+    readings = count_readings(monkeypatch)
+    first = read(table).digest
+    assert read(table).digest == first
+    assert len(readings) == 1
+    assert first == cc.Records.read(table).digest
+    changes = [
+        lambda: write(table, seed=2),
+        lambda: os.utime(table, ns=(1, 1)),
+        lambda: table.write_bytes(table.read_bytes() + b"1,a,0\n"),
+        lambda: (
+            table.with_name("other").write_bytes(table.read_bytes()),
+            table.with_name("other").replace(table),
+        ),
+    ]
+    for number, change in enumerate(changes, start=2):
+        change()
+        assert read(table).digest == cc.Records.read(table).digest
+        assert len(readings) == number
+        assert len(column_store.list_stores(root_of(table))) == 1  # the one before is gone
+    cc.Records.read(table, schema={"died": "code"}, columns=root_of(table))
+    assert len(column_store.list_stores(root_of(table))) == 2  # read in another way
+
+
+def test_a_file_that_changed_just_now_is_read_again(table, monkeypatch):
+    readings = count_readings(monkeypatch)
+    monkeypatch.setattr(column_store, "YOUNG", 3600 * 10**9)
+    read(table)
+    read(table)
+    assert len(readings) == 2
+
+
+def test_only_the_owner_can_read_it(table):
+    before = os.umask(0)
+    try:
+        read(table)
+    finally:
+        os.umask(before)
+    root = root_of(table)
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+    for place in root.rglob("*"):
+        assert stat.S_IMODE(place.stat().st_mode) == (0o700 if place.is_dir() else 0o600)
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "manifest", "format"])
+def test_what_is_broken_is_read_again(table, damage, monkeypatch):
+    digest = read(table).digest
+    readings = count_readings(monkeypatch)
+    (store,) = column_store.list_stores(root_of(table))
+    if damage == "cut":
+        os.truncate(store.folder / "0.numbers", 100)
+    elif damage == "gone":
+        (store.folder / "1.codes").unlink()
+    else:
+        manifest = store.folder / column_store.MANIFEST
+        text = manifest.read_text()
+        manifest.write_text(text[:50] if damage == "manifest" else text.replace("columns@1", "columns@0"))
+    assert read(table).digest == digest
+    assert len(readings) == 1
+    assert read(table).digest == digest
+    assert len(readings) == 1
+
+
+def test_a_flipped_bit_is_found_by_check(table, capsys):
+    read(table)
+    ledger = str(table.with_name("north.ledger"))
+    main_ends(["columns", "check", ledger], 0)
+    assert "1 table is as written" in capsys.readouterr().out
+    (store,) = column_store.list_stores(root_of(table))
+    place = store.folder / "1.codes"
+    content = bytearray(place.read_bytes())
+    content[7] ^= 1
+    place.write_bytes(content)
+    main_ends(["columns", "check", ledger], 2)
+    assert "1.codes" in capsys.readouterr().err
+    main_ends(["columns", ledger], 0)
+    assert "300" in capsys.readouterr().out
+    main_ends(["columns", "remove", ledger], 0)
+    assert column_store.list_stores(root_of(table)) == []
+    main_ends(["columns", "list", ledger], 0)
+    assert "no table is kept" in capsys.readouterr().out
+
+
+def main_ends(arguments, code):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
+
+
+KILLED = """
+    import os, signal, sys
+    import concilium as cc
+    from concilium.records import column_store
+    column_store.LARGE, column_store.YOUNG = 1, 0
+    write, left = column_store._write_array, [int(sys.argv[2])]
+    def write_some(path, parts):
+        left[0] -= 1
+        if left[0] < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(path, parts)
+    column_store._write_array = write_some
+    cc.Records.read(sys.argv[1], columns=sys.argv[1].replace(".csv", ".ledger.columns"))
+"""
+
+
+@pytest.mark.parametrize("files", [0, 2])
+def test_a_process_that_is_killed_leaves_nothing_that_is_believed(table, files):
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(table), str(files)]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    assert [one.name[:5] for one in root_of(table).iterdir() if one.is_dir()] == ["part-"]
+    assert column_store.list_stores(root_of(table)) == []
+    assert read(table).digest == cc.Records.read(table).digest
+    assert len([one for one in root_of(table).iterdir() if one.is_dir()]) == 1
+
+
+FULL = """
+    import resource, sys
+    import concilium as cc
+    from concilium.errors import RecordsError
+    from concilium.records import column_store
+    column_store.LARGE, column_store.YOUNG = 1, 0
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    try:
+        cc.Records.read(sys.argv[1], columns=sys.argv[1].replace(".csv", ".ledger.columns"))
+    except RecordsError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_says_so_and_leaves_what_was_there(table):
+    read(table)
+    (before,) = column_store.list_stores(root_of(table))
+    write(table, rows=500, seed=4)
+    said = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL), str(table)], check=True, capture_output=True, text=True
+    ).stdout
+    assert "there is no room for the columns of this table" in said
+    (after,) = column_store.list_stores(root_of(table))
+    assert after == before
+    assert after.find_damage() == []
+    assert [one for one in root_of(table).iterdir() if one.is_dir()] == [before.folder]
+
+
+def test_a_column_of_ids_is_read_into_memory(table, monkeypatch, caplog):
+    monkeypatch.setattr("concilium.records.streaming.MOST_DISTINCT", 2)
+    records = read(table)
+    assert records.store is None
+    assert "read into memory" in caplog.text
+    assert records.digest == cc.Records.read(table).digest
+
+
+def test_small_tables_and_other_sources_stay_in_memory(table, monkeypatch):
+    monkeypatch.setattr(column_store, "LARGE", 1 << 25)
+    assert read(table).store is None
+    assert not root_of(table).exists()
+
+
+def test_a_site_says_what_it_takes_and_keeps_to_it(table, monkeypatch, caplog):
+    monkeypatch.setattr(blocks, "ROWS_AT_ONCE", 50)
+    caplog.set_level("INFO", "concilium")
+    policy = cc.Policy(work=WorkLimits(memory="400 MB"))
+    site = cc.Site("north", read(table), policy)
+    assert "300 rows x 3 columns on disk" in caplog.text
+    assert "250 MB of memory, and 150 MB more for a question at most" in caplog.text
+    assert site._context.meter._most_memory == 150_000_000
+    with pytest.raises(PolicyError, match="Allow 350 MB"):
+        cc.Site("north", read(table), cc.Policy(work=WorkLimits(memory="300 MB")))
+
+
+def test_a_table_that_changes_while_it_is_read_is_not_kept(table, monkeypatch):
+    code = column_store._code_batches
+
+    def change(*arguments):
+        found = code(*arguments)
+        write(table, seed=9)
+        return found
+
+    monkeypatch.setattr(column_store, "_code_batches", change)
+    with pytest.raises(RecordsError, match="changed while it was read"):
+        read(table)
+    assert column_store.list_stores(root_of(table)) == []
