@@ -159,8 +159,10 @@ def measure(path: str) -> None:
     seconds = time.perf_counter() - start
     work = time.process_time()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    columns = len(records.names) - 2
     print(
-        f"{len(records):,} persons, {len(records.names) - 2} covariates: {seconds:.1f} s, {work:.1f} s of processor, {peak:.2f} GB at most"
+        f"{len(records):,} persons, {columns} covariates: {seconds:.1f} s, {work:.1f} s of processor, {peak:.2f} GB "
+        "at most"
     )
 
 

@@ -129,8 +129,8 @@ SETUP = """
     CREATE TABLE many AS SELECT g AS row, g % 7 AS week, 'P' || g AS id, g / 4.0::float8 AS quarter, g % 3 = 0 AS third
         FROM generate_series(1, 25000) AS g;
     CREATE USER reader PASSWORD 'read';
-    GRANT SELECT (a) ON nobody TO cdm_reader;
-    GRANT TRIGGER ON secret TO cdm_reader;
+    GRANT SELECT (a) ON nobody TO reader;
+    GRANT TRIGGER ON secret TO reader;
 """
 
 

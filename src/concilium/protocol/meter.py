@@ -91,9 +91,9 @@ class Meter:
             left = limits.bytes_of_site - self._held
             if left < LEAST_LEFT:
                 raise PolicyError(
-                    f"[work] memory = {limits.memory!r} is too little: this site holds {say_bytes(self._held)} before "
-                    f"it is asked anything, and a question needs {say_bytes(LEAST_LEFT)} more. Allow "
-                    f"{say_bytes(self._held + LEAST_LEFT)}, or give the site a ledger file and a larger table, whose "
+                    f"[work] memory = {limits.memory!r} is too little: this site holds {_say_bytes(self._held)} before "
+                    f"it is asked anything, and a question needs {_say_bytes(LEAST_LEFT)} more. Allow "
+                    f"{_say_bytes(self._held + LEAST_LEFT)}, or give the site a ledger file and a larger table, whose "
                     "columns then stay on disk"
                 )
             self._most_memory = min(self._most_memory, left)
@@ -104,7 +104,7 @@ class Meter:
 
     def describe_memory(self) -> str:
         """What the site holds, and what it may hold more for a question, for its own log."""
-        return f"{say_bytes(self._held)} of memory, and {say_bytes(self._most_memory)} more for a question at most"
+        return f"{_say_bytes(self._held)} of memory, and {_say_bytes(self._most_memory)} more for a question at most"
 
     def admit(self, envelope: Envelope, question: Statistic, release: Release) -> None:
         """Count the work of a question; Refused where it is more than the policy allows."""

@@ -90,7 +90,7 @@ class Covariate:
 
 
 @dataclass(frozen=True)
-class Cohort:
+class CohortRule:
     """Who is in it, from when: the first entry event of a person, or every one."""
 
     entry: tuple[Event, ...]
@@ -104,7 +104,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CohortOutcome:
     """What is predicted: whether it happens in the time at risk, `time` also when."""
 
     name: str
@@ -119,8 +119,8 @@ class CohortFile:
     """`CohortFile.read("north.toml")`. `where` is what errors call it."""
 
     path: Path
-    cohort: Cohort
-    outcome: Outcome | None = None
+    cohort: CohortRule
+    outcome: CohortOutcome | None = None
     age: str = ""
     sex: str = ""
     covariates: tuple[Covariate, ...] = ()
@@ -245,7 +245,7 @@ def _parse(path: Path, document: Mapping[str, Any]) -> CohortFile:
             raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
     concepts = _section(path, document, "concepts")
     sets = {name: _read_set(path, name, one) for name, one in concepts.items()}
-    reader = _Reader(path, sets)
+    reader = _SectionReader(path, sets)
     cohort = reader.cohort(_section(path, document, "cohort", required=True))
     outcome = reader.outcome(document["outcome"]) if "outcome" in document else None
     columns = _section(path, document, "covariates")
@@ -359,13 +359,13 @@ def _read_ids(path: Path, where: str, given: object) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class _SectionReader:
     """Sections of one file, whose concepts are known."""
 
     path: Path
     sets: Mapping[str, ConceptSet]
 
-    def cohort(self, section: Mapping[str, Any]) -> Cohort:
+    def cohort(self, section: Mapping[str, Any]) -> CohortRule:
         known = ("entry", "which", "observed_before", "require", "exclude", "age", "sex", "date")
         _check_keys(self.path, "cohort", section, known)
         if "entry" not in section:
@@ -385,7 +385,7 @@ class _Reader:
         if sex not in ("", *SEXES):
             raise StudyError(f'{self.path}: [cohort] sex must be "female" or "male"; got {_say(sex)}')
         age = section.get("age")
-        return Cohort(
+        return CohortRule(
             entry,
             which == "every",
             before,
@@ -402,7 +402,7 @@ class _Reader:
             self._event(f"[cohort] {key}", one, (-MOST_DAYS, 0), ("days", "at_least")) for one in listed
         )
 
-    def outcome(self, given: object) -> Outcome:
+    def outcome(self, given: object) -> CohortOutcome:
         if not isinstance(given, dict):
             raise StudyError(f"{self.path}: [outcome] must be a section of its own with keys")
         own = ("name", "days", "time", "lost", "before")
@@ -421,7 +421,7 @@ class _Reader:
         if time and "lost" in given:
             raise StudyError(f"{self.path}: [outcome] lost has no meaning beside time; leave it out")
         name = given.get("name", event.concepts.name if event.concepts is not None else "died")
-        return Outcome(
+        return CohortOutcome(
             _text(self.path, "[outcome] name", name),
             replace(event, days=(low, high)),
             time,

@@ -110,7 +110,7 @@ def name_sets(file: CohortFile) -> CohortFile:
 
 
 @dataclass
-class _Events:
+class _StagedEvents:
     """Events of one kind on their way to the database: person, concept, day, second of it, unit, value, code."""
 
     rows: list[tuple[int, int, int, int, int, float | None, str]] = field(default_factory=list)
@@ -134,7 +134,7 @@ class _Staging:
         self._last: dict[int, int] = {}
         self._units: dict[str, int] = {"": 0}
         self._days: dict[str, int] = {}
-        self._events: dict[Kind, _Events] = {kind: _Events() for kind in set(KIND_OF.values())}
+        self._events: dict[Kind, _StagedEvents] = {kind: _StagedEvents() for kind in set(KIND_OF.values())}
         self._drugs: dict[str, Concept] = {}
         self._unresolved: list[tuple[int, int, int, str]] = []
         self._add: dict[type[Any], Callable[[Found], None]] = {

@@ -36,7 +36,7 @@ class _Typed(msgspec.Struct, rename="camel"):
     resource_type: str
 
 
-class _Entry(msgspec.Struct, rename="camel"):
+class _BundleEntry(msgspec.Struct, rename="camel"):
     full_url: str = ""
     resource: msgspec.Raw = msgspec.Raw(b"")
 
@@ -50,7 +50,7 @@ class Bundle(msgspec.Struct, rename="camel"):
     """A bundle, its resources as they are written."""
 
     resource_type: str
-    entry: list[_Entry] = []
+    entry: list[_BundleEntry] = []
     link: list[_Link] = []
 
 

@@ -68,15 +68,15 @@ def find_labels(file: CohortFile) -> dict[str, str]:
 
 
 @contextmanager
-def _open(file: CohortFile) -> Iterator[_Reading]:
+def _open(file: CohortFile) -> Iterator[_CohortReading]:
     """The database of a cohort file, or its resources, known to have what the file needs."""
     with open_cdm(file) as cdm:
         if file.fhir:
             from concilium.records.fhir_cdm import name_sets
 
-            yield _Reading(name_sets(file), cdm)
+            yield _CohortReading(name_sets(file), cdm)
             return
-        reading = _Reading(file, cdm)
+        reading = _CohortReading(file, cdm)
         reading.check()
         yield reading
 
@@ -135,7 +135,7 @@ def _join_keys(persons: NDArray[np.int64], entries: NDArray[np.int64]) -> NDArra
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _CohortReading:
     """One cohort file and the database that it is read from."""
 
     file: CohortFile

@@ -98,7 +98,7 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """Its attributes; of a rule its conditions."""
         if term.cells.rule:
             return " and ".join(
-                f"{self.names[index]} {say_codes(self.attributes[index], np.flatnonzero(groups).tolist(), {})}"
+                f"{self.names[index]} {_say_codes(self.attributes[index], np.flatnonzero(groups).tolist(), {})}"
                 for index, groups in zip(term.cells.attributes, term.cells.groups, strict=True)
             )
         return " and ".join(self.names[index] for index in term.cells.attributes)
