@@ -7,10 +7,6 @@ import copy
 import json
 import logging
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
 from datetime import date
 from pathlib import Path
 
@@ -238,27 +234,3 @@ def test_the_page_says_what_is_answered(tmp_path):
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= {*answer["cards"][0], "links"}
     (tmp_path / "ehr.jwks.json").write_text(json.dumps(JWKS))
     ClientBook(tmp_path / "clients.toml", "https://cds.example.org")
-
-
-def test_the_command_serves_an_ehr(model, tmp_path):
-    (tmp_path / "results").mkdir()
-    model.save(tmp_path / "results" / "model.json")
-    command = [sys.executable, "-m", "concilium.cli.main", "cds", "results/model.json", "--port", "0"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            address = server.stdout.readline().rpartition(" ")[2].strip()
-            with urllib.request.urlopen(address) as answer:
-                services = json.load(answer)["services"]
-            assert [one["id"] for one in services] == ["results", "results-order-select"]
-            request = urllib.request.Request(
-                f"{address}/results", json.dumps(PATIENT_VIEW).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request) as answer:
-                assert len(json.load(answer)["cards"]) == 1
-        finally:
-            server.send_signal(signal.SIGINT)
-        logged = server.stderr.read()
-    assert "results: a card" in logged
-    assert "1288992" not in logged

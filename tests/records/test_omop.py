@@ -183,6 +183,16 @@ def place(tmp_path_factory):
     return folder
 
 
+def test_cdm_5_3_is_read_and_a_cdm_without_a_version(place, tmp_path):
+    sections = SECTIONS.replace("WAY", "")
+    ours = cc.Patients.read(write_cohort(place / "ours.toml", 'omop = "x.duckdb"', sections))
+    for version in ("5.3.1", "v5.3", "CDM v5.4.0", ""):
+        (tmp_path / "y.duckdb").unlink(missing_ok=True)
+        write_duckdb(tmp_path / "y.duckdb", HOSPITAL, version=version)
+        theirs = cc.Patients.read(write_cohort(tmp_path / "y.toml", 'omop = "y.duckdb"', sections))
+        assert theirs.digest == ours.digest
+
+
 @pytest.mark.parametrize("source", ['omop = "x.duckdb"', 'fhir = "export"'])
 def test_codes_and_series_are_of_the_same_patients_as_the_table(place, source):
     path = write_cohort(place / "parts.toml", source, SECTIONS.replace("WAY", ""))
@@ -378,6 +388,14 @@ def test_what_is_wrong_with_a_database_is_a_sentence(fault, faulty):
     with pytest.raises(ConciliumError, match=re.escape(sentence)) as caught:
         cc.Records.read(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_database_by_itself_says_what_to_write(place):
+    with pytest.raises(RecordsError, match=r"is an OMOP database.*\[cohort\] entry = .*, such as person"):
+        cc.Records.read(place / "x.duckdb")
+    with pytest.raises(StudyError, match=r"is not a TOML file; a cohort file says who the patients"):
+        cc.Patients.read(place / "x.duckdb")
+    assert len(cc.Records.read(place / "x.duckdb", table="person")) == 3
 
 
 def test_an_empty_cohort_says_how_far_patients_came(place):

@@ -6,7 +6,7 @@ attributes that the study did not describe. It cannot say what an attribute mean
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -37,21 +37,25 @@ def find_mapping(method: Method[Any], path: Path | None) -> dict[str, Dictionary
             f"{method.called} reads series of measurements, and not a FHIR patient: give a model of a table"
         )
     inputs = list_inputs(method)
-    entries = dict(method.card.dictionary)
-    if path is not None:
-        added = Dictionary.read(path).entries
-        for name, entry in added.items():
-            entries[name] = _join(path, name, entries[name], entry) if name in entries else entry
-        if not {*added} & {*inputs}:
-            hint = next(filter(None, (nearest(one, inputs) for one in added)), "")
-            raise ModelError(
-                f"{path}: describes nothing that the model asks about{hint}: {', '.join(inputs)}"
-            )
+    entries = (
+        dict(method.card.dictionary) if path is None else add_codes(method.card.dictionary, path, inputs)
+    )
     if not any(is_found(name, entries) for name in inputs):
         raise ModelError(
             f"the dictionary has no codes of {', '.join(inputs)}: give a file with them (--map), such as "
             f'[dictionary.{inputs[0] if inputs else "chol"}] with codes = {{ loinc = "2093-3" }}'
         )
+    return entries
+
+
+def add_codes(own: Entries, path: Path, inputs: Collection[str]) -> dict[str, DictionaryEntry]:
+    """A study's dictionary with what a hospital's own file adds to it."""
+    entries, added = dict(own), Dictionary.read(path).entries
+    for name, entry in added.items():
+        entries[name] = _join(path, name, entries[name], entry) if name in entries else entry
+    if not {*added} & {*inputs}:
+        hint = next(filter(None, (nearest(one, inputs) for one in added)), "")
+        raise ModelError(f"{path}: describes nothing that the model asks about{hint}: {', '.join(inputs)}")
     return entries
 
 

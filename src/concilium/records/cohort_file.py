@@ -194,7 +194,10 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+        why = "" if isinstance(error, UnicodeDecodeError) else f" ({error})"
+        raise StudyError(
+            f"{path}: is not a TOML file{why}; a cohort file says who the patients of a database are (docs/omop.md)"
+        ) from None
 
 
 def _locate(made: CohortFile, path: Path, source: Mapping[str, Any]) -> CohortFile:
