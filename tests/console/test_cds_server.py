@@ -124,12 +124,34 @@ def test_what_is_no_call_gets_a_status_and_a_sentence(app, method, path, body, h
     assert re.search(said, answer["error"])
 
 
+def test_a_call_that_comes_too_slowly_or_has_too_much_gets_a_sentence(model, tmp_path):
+    app, sent = make_app(model, tmp_path, seconds=0.05), []
+
+    async def receive():
+        await asyncio.sleep(20)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/cds-services/death", "client": None}
+    asyncio.run(app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert "did not arrive in 0.04 s: send it again" in json.loads(sent[1]["body"])["error"]
+    many = {**PATIENT_VIEW, "prefetch": {"conditions": bundle(*[{"resourceType": "Condition"}] * 5001)}}
+    assert call(app, "POST", "/cds-services/death", many)[:2] == (
+        413,
+        {"error": "a call has at most 5,000 resources"},
+    )
+
+
 def test_feedback_that_is_wrong_is_not_quoted(app):
     for change in ({"outcome": "secret"}, {"card": "secret"}, {"outcomeTimestamp": 7}):
         document = {"feedback": [{**FEEDBACK[1], **change}]}
         status, answer, _ = call(app, "POST", "/cds-services/death/feedback", document)
         assert status == 400
         assert "secret" not in answer["error"]
+        assert "regex" not in answer["error"]
 
 
 def test_no_log_holds_a_value_of_a_patient(app, caplog, tmp_path, monkeypatch):

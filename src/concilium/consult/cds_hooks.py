@@ -386,7 +386,9 @@ def _read_valid(document: Mapping[str, Any], where: str) -> list[Any]:
             if document.get("resourceType") == "Bundle"
             else [{"resource": document}]
         )
-        if isinstance(entries, list) and len(entries) <= MOST_RESOURCES:
+        if isinstance(entries, list):
+            if len(entries) > MOST_RESOURCES:
+                raise CdsError(413, f"a call has at most {MOST_RESOURCES:,} resources")
             for place, entry in enumerate(entries):
                 if isinstance(entry, dict) and isinstance(entry.get("resource"), dict):
                     validate(entry["resource"], f"{where}, entry {place}" if len(entries) > 1 else where)
