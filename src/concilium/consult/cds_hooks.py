@@ -312,7 +312,7 @@ class CdsService:
         card: dict[str, Any] = {
             "uuid": str(uuid4()),
             "summary": summary if len(summary) <= MOST_SUMMARY else f"{summary[: MOST_SUMMARY - 1]}…",
-            "detail": "\n".join(f"- {_escape(one)}" for one in (*detail, *_say_read(read))),
+            "detail": self._write_detail([*detail, *_say_read(read)]),
             "indicator": "warning" if flagged else "info",
             "source": self._source,
             "overrideReasons": [
@@ -323,6 +323,23 @@ class CdsService:
         if self.console:
             card["links"] = [{"label": "How the model decides", "url": self.console, "type": "absolute"}]
         return [card]
+
+    def _write_detail(self, sentences: Sequence[str]) -> str:
+        """Sentences as a list in markdown, reasons one step in. An attribute whose name is no word goes by its label,
+        and the sentence that says what it is called is left out."""
+        entries = {name: one for name, one in self.entries.items() if one.label and not name.isalpha()}
+        labels = {name: one.label for name, one in entries.items()}
+        named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in labels) or "(?!)")
+        meanings = {f"{name}: {one.label}.": "" for name, one in entries.items()}
+        meanings |= {
+            f"{name}: {one.label}, {one.unit}.": f"{one.label}: {one.unit}." for name, one in entries.items()
+        }
+        lines = []
+        for one in sentences:
+            said = meanings.get(one, named.sub(lambda found: labels[found[0]], one.removeprefix("- ")))
+            if said:
+                lines.append(f"{'  - ' if one.startswith('- ') else '- '}{_escape(said)}")
+        return "\n".join(lines)
 
     @property
     def _source(self) -> dict[str, str]:
