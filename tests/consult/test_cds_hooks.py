@@ -245,6 +245,10 @@ def test_a_mapping_adds_codes_and_contradicts_nothing(tmp_path, model):
             '[dictionary.sexx]\ntype = "code"\n',
             "describes nothing that the model asks about; did you mean 'sex'?",
         ),
+        (
+            '[dictionary.chol]\ntype = "number"\ncodes = { lonic = "2093-3" }\n',
+            "there is no code system 'lonic'; did you mean 'loinc'?",
+        ),
     ):
         place.write_text(text)
         with pytest.raises(ModelError, match=said):

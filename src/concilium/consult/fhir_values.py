@@ -20,7 +20,8 @@ from concilium.models.explanation import Explanation
 from concilium.models.method import Method
 from concilium.models.prediction import Entries
 from concilium.records.dictionary import Dictionary, DictionaryEntry
-from concilium.records.fhir_patient import BundledPatient, find_element, read_bundle
+from concilium.records.fhir_patient import BundledPatient, find_element, is_system, list_codes, read_bundle
+from concilium.records.fhir_resources import SYSTEMS
 from concilium.records.query import Query
 
 
@@ -52,6 +53,12 @@ def add_codes(own: Entries, path: Path, inputs: Collection[str]) -> dict[str, Di
     """A study's dictionary with what a hospital's own file adds to it."""
     entries, added = dict(own), Dictionary.read(path).entries
     for name, entry in added.items():
+        if unknown := [key for key in entry.codes if key != "fhir" and not is_system(key)]:
+            hint = nearest(unknown[0], SYSTEMS)
+            raise ModelError(
+                f"{path}: [dictionary.{name}] codes: there is no code system {unknown[0]!r}{hint}; there are "
+                f"{', '.join(SYSTEMS)}, or the address of another one"
+            )
         entries[name] = _join(path, name, entries[name], entry) if name in entries else entry
     if not {*added} & {*inputs}:
         hint = next(filter(None, (nearest(one, inputs) for one in added)), "")
@@ -62,7 +69,7 @@ def add_codes(own: Entries, path: Path, inputs: Collection[str]) -> dict[str, Di
 def is_found(name: str, entries: Entries) -> bool:
     """Whether the mapping says where in FHIR an attribute is."""
     entry = entries.get(name)
-    return bool(entry is not None and entry.codes) or bool(find_element(name, entry))
+    return bool(list_codes(entry)) or bool(find_element(name, entry))
 
 
 def _join(path: Path, name: str, own: DictionaryEntry, added: DictionaryEntry) -> DictionaryEntry:

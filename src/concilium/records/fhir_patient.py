@@ -178,13 +178,18 @@ def find_element(name: str, entry: DictionaryEntry | None) -> str:
 
 
 def list_codes(entry: DictionaryEntry | None) -> dict[str, frozenset[str]]:
-    """The codes of an attribute by the address of their system."""
+    """The codes of an attribute by the address of their system; what is no system of FHIR is left out."""
     codes = {} if entry is None else entry.codes
     return {
         SYSTEMS.get(key, key): frozenset(one.strip() for one in listed.split(","))
         for key, listed in codes.items()
-        if key != "fhir"
+        if is_system(key)
     }
+
+
+def is_system(key: str) -> bool:
+    """Whether a key of `codes` is a code system that FHIR resources may have: its name here, or its address."""
+    return key in SYSTEMS or "://" in key or key.startswith("urn:")
 
 
 def list_resources(document: Mapping[str, Any], where: str) -> list[Any]:

@@ -196,9 +196,12 @@ class _CohortReading:
                 listed = ", ".join(sorted(held)[:10]) or "none"
                 raise RecordsError(f"{name}: there is no schema {schema!r}; there are: {listed}")
             if table not in held[key]:
+                other = next((one for one in sorted(held) if table in held[one]), "")
+                named = "vocabulary" if table in VOCABULARY_TABLES else "schema"
+                hint = f'{other!r} has one: write {named} = "{other}" under [source]' if other else ""
                 raise RecordsError(
                     f"{name}: schema {schema!r} has no table {table!r} that can be read, and the cohort file needs it; "
-                    "is it the schema of the CDM, and may this user SELECT from it?"
+                    + (hint or "is it the schema of the CDM, and may this user SELECT from it?")
                 )
             lacking = sorted(set(columns) - held[key][table])
             if lacking:
