@@ -135,7 +135,7 @@ def draw_table(body: RuleBody) -> str:
     effects = [row.odds_ratio if row.adds is None else row.adds for row in rows]
     columns = [
         ("odds ratio" if binary else "adds", [_say_effect(one, binary=binary) for one in effects]),
-        ("95 % CI", [f"{say_interval(row, binary=binary):>15}" for row in rows]),
+        ("95 % CI", [f"{_say_interval(row, binary=binary):>15}" for row in rows]),
         ("folds", ["" if row.selected is None else f"{row.selected:.0%}" for row in rows]),
         ("support", ["" if row.support is None else f"{row.support:.0%}" for row in rows]),
         ("importance", [f"{row.importance:.0f}" for row in rows]),
@@ -165,7 +165,7 @@ def _draw_private(body: RuleBody) -> str:
     if rules:
         lines.append("rules (drawn at random, of which noise hides the others):")
     lines += [
-        f"  {_say_effect(row.odds_ratio, binary=True):>6}  {say_interval(row, binary=True):>15}         {row.rule}"
+        f"  {_say_effect(row.odds_ratio, binary=True):>6}  {_say_interval(row, binary=True):>15}         {row.rule}"
         for row in rules
     ]
     if body.decided is not None:
@@ -217,7 +217,7 @@ def _say_effect(value: float | None, *, binary: bool) -> str:
     return say_odds(value)
 
 
-def say_interval(row: Row, *, binary: bool) -> str:
+def _say_interval(row: Row, *, binary: bool) -> str:
     """The 95 % confidence interval of a term."""
     if row.low is None or row.high is None:
         return ""
