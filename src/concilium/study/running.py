@@ -24,7 +24,6 @@ from concilium.privacy.accounting import warn_of_delta
 from concilium.protocol.schema import LEFT_OUT
 from concilium.records.table import Records
 from concilium.records.table_map import read_mapped
-from concilium.study.choosing import say_passed_over
 from concilium.study.evaluating import compare_ways, hold_back, learn_through_gate, leave_out, widen
 from concilium.study.planning import refuse_unfit
 from concilium.study.results import (
@@ -37,6 +36,7 @@ from concilium.study.results import (
     tabulate,
     write_results,
 )
+from concilium.study.sections import say_passed_over
 from concilium.study.sources import keep_patients, open_house, open_sites, read_tables, read_test_file
 
 if TYPE_CHECKING:

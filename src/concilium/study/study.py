@@ -19,7 +19,7 @@ from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
-from concilium.study.choosing import Choice, choose_hospitals
+from concilium.study.sections import Choice, choose_hospitals
 
 if TYPE_CHECKING:
     from concilium.models.measuring import Evaluation
