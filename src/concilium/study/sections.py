@@ -206,6 +206,12 @@ def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str,
         raise StudyError(f"{path}: is not a TOML file: {error}") from None
     if isinstance(about := document.get("study"), dict):
         document["study"] = {"name": path.stem, **about}
+    _write_sites_out(path, document, about)
+    return content, document
+
+
+def _write_sites_out(path: Path, document: dict[str, Any], about: object) -> None:
+    """One [[site]] for each hospital that [sites] lists."""
     sites: Any = document.get("sites")
     listed = {name: sites[name] for name in sites if name != ROWS} if isinstance(sites, dict) else {}
     named: Any = document.get("site", [])
@@ -216,7 +222,6 @@ def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str,
         if isinstance(named, list) and all(isinstance(site, dict) for site in named):
             document["site"] = [{**stated, **site} for site in [*named, *_write_out(listed, about)]]
             del document["sites"]
-    return content, document
 
 
 def _write_out(listed: Mapping[str, str], about: object) -> list[dict[str, str]]:
