@@ -51,7 +51,7 @@ from concilium.protocol.schema import (
 )
 from concilium.records.columns import Value
 from concilium.records.dictionary import say_value
-from concilium.statistics.columns import ask_schema, check_stated, find_terms, state_terms
+from concilium.statistics.columns import HELD_AT_ENDS, ask_schema, check_stated, find_terms, state_terms
 from concilium.statistics.moments import AskMoments, read_moments
 from concilium.statistics.population_table import (
     CategoryRow,
@@ -62,7 +62,7 @@ from concilium.statistics.population_table import (
     say_table,
     tabulate,
 )
-from concilium.statistics.results import draw_html, draw_text, write_csv
+from concilium.statistics.results import draw_html, draw_text, say_number, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -106,6 +106,7 @@ class Describe(PrivateMethod[DescribeBody]):
     description: ClassVar[str] = "a table of the population over all sites"
     body_type: ClassVar[type[DescribeBody]] = DescribeBody
     compares: ClassVar[bool] = False
+    tells_apart: ClassVar[bool] = False
     decides: ClassVar[str] = "the most frequent class is predicted, whoever the patient is"
     differs_from_pooled: ClassVar[str] = (
         "equals the table of the pooled patients to eight digits, not to the last bit; spread between hospitals needs "
@@ -253,8 +254,9 @@ class Describe(PrivateMethod[DescribeBody]):
             target=self.target, query=self.query, classes=list(classes.values), table=table, noise=noise
         )
         within = f"95 % of counts are within {WITHIN_95 * noise:.0f}"
-        said = f"every count has noise of standard deviation {noise:.1f}: {within}"
-        return Learned(body, {}, [self.say_price(), said])
+        said = [f"every count has noise of standard deviation {noise:.1f}: {within}"]
+        said += [HELD_AT_ENDS] if numbers else []
+        return Learned(body, {}, [self.say_price(), *said])
 
     @property
     def attributes_(self) -> list[str]:
@@ -337,12 +339,17 @@ class Describe(PrivateMethod[DescribeBody]):
                 f"differs between hospitals (I^2 above {MUCH_BETWEEN:.0%})": [
                     one.name for one in self._all_rows if (one.heterogeneity or 0.0) > MUCH_BETWEEN
                 ],
-                f"chi-squared is rough (expected counts below {FEW_EXPECTED:g})": [
-                    one.name for one in body.table.categories if (one.least_expected or 9) < FEW_EXPECTED
+                f"chi-squared by {body.target}": [
+                    f"{one.name} {say_number(one.chi_squared)} on {one.freedom}"
+                    + (" (rough)" if (one.least_expected or 9.0) < FEW_EXPECTED else "")
+                    for one in body.table.categories
+                    if one.chi_squared is not None
                 ],
             }.items()
             if said
         ]
+        if any((one.least_expected or 9.0) < FEW_EXPECTED for one in body.table.categories):
+            lines.append(f"rough: counts below {FEW_EXPECTED:g} are expected, too few for this test")
         if body.noise:
             lines.append("±: 95 % of the noise")
         return "\n".join(lines)
