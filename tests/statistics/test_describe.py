@@ -166,6 +166,10 @@ def test_a_table_of_each_hospital_is_for_exact_studies():
     model = fit(release="exact", by_hospital=True)
     for name, part in PATIENTS.groupby("hospital"):
         table = model.body.by_site[name]
+        beside = next(
+            line for line in model.text().split("\n\n")[1].splitlines() if line.startswith("age, mean")
+        )
+        assert f"{part.age.mean():.3g} ({part.age.std():.3g})" in beside
         assert table.patients[-1] == len(part)
         assert table.numbers[1].mean[-1] == pytest.approx(part.pressure.mean(), rel=1e-10)
     assert model.to_csv("north").splitlines()[0] == ",death = no,death = yes,all,difference,p"

@@ -74,6 +74,8 @@ FEW_EXPECTED = 5.0
 # What a reader is told of without looking it up.
 MUCH_BETWEEN, MUCH_CORRELATED = 0.75, 0.5
 MOST_NAMED = 10
+# Hospitals whose tables stand side by side in the text; of more, in the CSV.
+MOST_BESIDE = 8
 
 
 class DescribeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -315,8 +317,22 @@ class Describe(PrivateMethod[DescribeBody]):
         return draw_html(self.rows(site))
 
     def to_csv(self, site: str | None = None) -> str:
-        """The table as CSV."""
-        return write_csv(self.rows(site))
+        """The table as CSV; without a `site`, that of all hospitals, and what each one has below."""
+        beside = self._compare_hospitals() if site is None and self.body.by_site else []
+        return write_csv([*self.rows(site), *([[], *beside] if beside else [])])
+
+    def _compare_hospitals(self) -> list[list[str]]:
+        """The patients of each hospital side by side, whatever their class."""
+        last = len(self.body.classes) + 1
+        tables = {site: {row[0]: row[last] for row in self.rows(site)[1:]} for site in self.body.by_site}
+        everyone = {row[0]: row[last] for row in self.rows()[1:]}
+        return [
+            ["", *tables, "all"],
+            *(
+                [name, *(one.get(name, "") for one in tables.values()), all_]
+                for name, all_ in everyone.items()
+            ),
+        ]
 
     def frame(self, site: str | None = None) -> DataFrame:
         """The table as a data frame of pandas."""
@@ -350,6 +366,8 @@ class Describe(PrivateMethod[DescribeBody]):
         ]
         if any((one.least_expected or 9.0) < FEW_EXPECTED for one in body.table.categories):
             lines.append(f"rough: counts below {FEW_EXPECTED:g} are expected, too few for this test")
+        if 0 < len(body.by_site) <= MOST_BESIDE:
+            lines += ["", draw_text(self._compare_hospitals())]
         if body.noise:
             lines.append("±: 95 % of the noise")
         return "\n".join(lines)
