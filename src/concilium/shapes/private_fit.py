@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
+from concilium.models.private_choice import find_better
 from concilium.models.private_start import plan_start, start, states_attributes, states_classes
 from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
@@ -108,10 +109,12 @@ class PrivateShapes:
     def plan(self) -> Plan:
         model, prices = self.model, self.prices
         known = f"{len(_list_stated(model))} " if states_attributes(model) else ""
+        better = find_better(model, _list_stated(model))
+        beside = f" ({better})" if better else ""
         unless = "; where noise would hide it, gradients get its price"
         gradient = "noisy gradients along what is in doubt of the curves"
         questions = [
-            PlannedQuestion("counts", prices.tables, f"tables by class of all {known}attributes"),
+            PlannedQuestion("counts", prices.tables, f"tables by class of all {known}attributes{beside}"),
             PlannedQuestion("shapes.directions", prices.products, f"how curves overlap{unless}"),
             *[PlannedQuestion("shapes.directions", prices.first, gradient)] * FEW,
             *[PlannedQuestion("shapes.directions", prices.pairs, f"what pairs add{unless}")]
@@ -152,6 +155,7 @@ class PrivateShapes:
             f"by the noisy tables there are about {patients:.0f} patients, {patients * body.mean:.0f} of them "
             f"{self.model.target} = {label(positive)}",
             *said_first,
+            *filter(None, [find_better(self.model, attributes)]),
         ]
         return Learned(msgspec.structs.replace(body, decided=decided), warnings=warnings, decision=said)
 
