@@ -10,13 +10,17 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import concilium as cc
 from concilium.cli.main import main
 from concilium.errors import PolicyError, RecordsError
 from concilium.policy.policy import WorkLimits
+from concilium.protocol.held_out import recall_tickets
 from concilium.records import blocks, column_store
+from concilium.records.columns import RowValues, label
 
 
 @pytest.fixture
@@ -201,12 +205,51 @@ def test_a_full_disk_says_so_and_leaves_what_was_there(table):
     assert [one for one in root_of(table).iterdir() if one.is_dir()] == [before.folder]
 
 
-def test_a_column_of_ids_is_read_into_memory(table, monkeypatch, caplog):
-    monkeypatch.setattr("concilium.records.streaming.MOST_DISTINCT", 2)
-    records = read(table)
-    assert records.store is None
-    assert "read into memory" in caplog.text
-    assert records.digest == cc.Records.read(table).digest
+def write_ids(path, rows, kind):
+    """A table with a column of ids of which nearly every patient has another."""
+    draw = np.random.default_rng(7)
+    ids = [f"P{n:05d}" for n in draw.permutation(rows)]
+    if kind == "gaps":
+        ids[3], ids[5], ids[8], ids[9] = "", "?", " 4.0", ids[0]
+    if kind == "numbers":
+        ids = [str(1000 + n) for n in draw.permutation(rows)]
+    died = draw.random(rows) < 0.3
+    severe = draw.integers(0, 3, rows) + 2 * died
+    if path.suffix == ".csv":
+        lines = [f"{one},{level},{dead}" for one, level, dead in zip(ids, severe, died, strict=True)]
+        path.write_text("pid,severe,died\n" + "\n".join(lines) + "\n", encoding="ascii")
+        return
+    table = {"pid": list(map(int, ids)) if kind == "numbers" else ids, "severe": severe, "died": died}
+    parquet.write_table(pyarrow.table(table), path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["texts", "gaps", "numbers"])
+@pytest.mark.parametrize("by", [None, "pid"])
+def test_ids_of_very_many_patients_stay_on_disk(table, monkeypatch, ending, kind, by):
+    monkeypatch.setattr("concilium.records.streaming.MOST_DISTINCT", 40)
+    path = table.with_name(f"ids.{ending}")
+    write_ids(path, 200, kind)
+    options = {"schema": {"pid": "code"} if kind == "numbers" or by else {}, "missing": ["", "?"]}
+    memory = cc.Records.read(path, **options)
+    found = []
+    for records, rows in ((memory, blocks.ROWS_AT_ONCE), (None, 33)):
+        monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows)
+        records = records or cc.Records.read(path, **options, columns=root_of(path))
+        assert (records.store is None) == (records is memory)
+        said = [records.digest, list(map(label, records.values("pid"))), records.tell_apart().tolist()]
+        try:
+            site = cc.Site("north", cc.Patients(table=records, by=by), division_key=b"k" * 32)
+        except RecordsError as error:
+            found.append([*said, str(error)])
+            continue
+        tree = cc.DecisionTree("died", max_depth=2).fit(cc.House([site]))
+        tickets = recall_tickets(site._context.view).tolist()
+        found.append([*said, tickets, sorted(site._context.view.hidden), tree.text()])
+    assert isinstance(records["pid"].values, RowValues)
+    assert found[1] == found[0]
+    if not (kind == "gaps" and by):
+        assert "severe" in found[1][-1]
 
 
 def test_small_tables_and_other_sources_stay_in_memory(table, monkeypatch):

@@ -279,12 +279,8 @@ def _refuse_other_codes(cohort: Cohort, target: str, model: Method[Any]) -> None
     """DoesNotFit where no patient has an outcome that the model knows; not asked under noise, where no patient may
     decide about an answer."""
     column, known = cohort.view.coded(target), set(map(label, model.classes_))
-    occur = np.flatnonzero(np.bincount(column.codes[cohort.rows]))
-    if (
-        len(occur)
-        and model.names_classes
-        and not any(label(column.values[c - 1]) in known for c in occur if c)
-    ):
+    occur = np.flatnonzero(np.bincount(column.codes[cohort.rows])).tolist()
+    if occur and model.names_classes and not any(label(column.values[c - 1]) in known for c in occur if c):
         raise DoesNotFit(
             f"the outcome {target!r} is coded otherwise here: none of the model's classes occurs; the hospital's map "
             "says what its codes mean"

@@ -39,12 +39,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
+from concilium.records import streaming
 from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
-from concilium.records.blocks import list_blocks, read_block
+from concilium.records.blocks import fill_room, list_blocks, read_block, split_hashes
 from concilium.records.coding import Place
-from concilium.records.columns import Coded, Column, Numbers, Value
+from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
+from concilium.records.grammar import canonical
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
-from concilium.records.streaming import Finished, StreamCoder, TooManyValues, get_rows, open_for_owner
+from concilium.records.streaming import Finished, NotStreamed, RowCoder, StreamCoder, get_rows, open_for_owner
 
 log = logging.getLogger(__name__)
 
@@ -280,28 +282,40 @@ class _Writer:
     ) -> dict[str, Column]:
         for before in self.folder.iterdir():  # of a reading that was given up
             before.unlink()
-        self.rows, finished = _code_batches(self.folder, read, declared, place, empty)
+        self.rows, finished, kept = _code_batches(self.folder, read, declared, place, empty)
+        numbers = {name: number for number, name in enumerate(declared)}
+
+        def finish(name: str) -> dict[str, Any]:
+            if name in kept:
+                return self._describe_rows(name, kept[name])
+            return self._finish(numbers[name], name, finished[name], declared[name].by_itself)
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            items = enumerate(finished.items())
-            self.entries = list(pool.map(lambda item: self._finish(item[0], *item[1]), items))
-        self.entries = [
-            {**entry, "by_itself": entry["by_itself"] or declared[entry["name"]].by_itself}
-            for entry in self.entries
-        ]
+            self.entries = list(pool.map(finish, declared))
         self._columns = {entry["name"]: _map_column(self.folder, entry, self.rows) for entry in self.entries}
         return dict(self._columns)
 
-    def _finish(self, number: int, name: str, column: Finished) -> dict[str, Any]:
+    def _describe_rows(self, name: str, coder: RowCoder) -> dict[str, Any]:
+        """A column of which each row keeps its own cell, once its different ones are counted."""
+        entry: dict[str, Any] = {"name": name, **coder.describe(), "distinct": 0}
+        column = _map_column(self.folder, entry, self.rows)
+        assert isinstance(column, Coded)
+        return {**entry, "distinct": _count_distinct(column, self.folder)}
+
+    def _finish(self, number: int, name: str, column: Finished, by_itself: bool) -> dict[str, Any]:
         spool = column.spool
         plain = (spool.path, spool.checksum) if column.is_plain else None
         entry = _write_column(self.folder, str(number), name, column.distinct, column.rows, plain)
         spool.path.unlink(missing_ok=True)
-        return entry
+        return {**entry, "by_itself": entry["by_itself"] or by_itself}
 
     def keep(self, name: str, column: Column) -> Column:
         if self._columns.get(name) is column:
             self.made.append(next(entry for entry in self.entries if entry["name"] == name))
             return column
+
+        if isinstance(column, Coded) and len(column.values) > streaming.MOST_DISTINCT:
+            raise NotStreamed(f"the map makes {name!r} a column of very many distinct values")
 
         def list_rows(part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
             yield from (read_block(part(column), block) for block in list_blocks(self.rows))
@@ -317,7 +331,7 @@ def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] |
     token = KEEPER.set(writer)
     try:
         read()
-    except TooManyValues as problem:
+    except NotStreamed as problem:
         log.warning("the table is read into memory: %s", problem)
         return None
     finally:
@@ -342,8 +356,8 @@ def _code_batches(
     declared: Mapping[str, DeclaredColumn],
     place: Callable[[str], Place],
     empty: str,
-) -> tuple[int, dict[str, Finished]]:
-    """`batches.code_batches`, onto disk."""
+) -> tuple[int, dict[str, Finished], dict[str, RowCoder]]:
+    """`batches.code_batches`, onto disk; apart the columns of which each row keeps its own cell."""
     coders = {
         name: StreamCoder(column, folder / f"{number}.spool")
         for number, (name, column) in enumerate(declared.items())
@@ -351,14 +365,39 @@ def _code_batches(
     rows = code_all(read, coders)
     if not rows:
         raise RecordsError(empty)
-    again = {
-        name: StreamCoder(declared[name], coder.spool.path, every_text=True)
-        for name, coder in coders.items()
-        if coder.lost
-    }
-    if again:
-        code_all(read, again)
-    return rows, {name: again.get(name, coder).finish(place(name)) for name, coder in coders.items()}
+    kept: dict[str, RowCoder] = {}
+    numbers = {name: number for number, name in enumerate(declared)}
+    while lost := {name: coder for name, coder in coders.items() if coder.lost}:
+        own = {
+            name: RowCoder(declared[name], folder, numbers[name])
+            for name, coder in lost.items()
+            if coder.by_row
+        }
+        again = {
+            name: StreamCoder(declared[name], coder.spool.path, every_text=True)
+            for name, coder in lost.items()
+            if name not in own
+        }
+        code_all(read, {**own, **again})
+        kept |= own
+        coders = {name: again.get(name, coder) for name, coder in coders.items() if name not in own}
+    return rows, {name: coder.finish(place(name)) for name, coder in coders.items()}, kept
+
+
+def _count_distinct(column: Coded, folder: Path) -> int:
+    """How many different values a column has, by 64 bits of each that are drawn anew in every process."""
+    values = column.values
+    assert isinstance(values, RowValues)
+
+    def hash_labels(block: slice) -> NDArray[np.uint64]:
+        hashed = np.fromiter(map(hash, values.list_labels(block)), np.int64).astype(np.uint64)
+        hashed[read_block(column.codes, block) == 0] = 0
+        return hashed
+
+    hashes = fill_room(len(values), np.uint64, folder, hash_labels)
+    counted = sum(len(np.unique(hashes[rows])) for rows in split_hashes(hashes))
+    missing = any(not read_block(column.codes, block).all() for block in list_blocks(len(values)))
+    return counted - missing
 
 
 def _write_column(
@@ -406,6 +445,12 @@ def _map_column(folder: Path, entry: Mapping[str, Any], rows: int) -> Column:
     def open_rows(kind: str, dtype: str) -> NDArray[Any]:
         return np.memmap(files[kind], dtype=dtype, mode="r", shape=(rows,))
 
+    if "rows" in entry:
+        ends = open_rows("ends", "<i8") if "ends" in files else None
+        size = rows if ends is None else int(ends[-1])
+        cells = np.memmap(files["cells"], "<f8" if ends is None else "u1", "r", shape=(size,))
+        own = RowValues(cells, ends, canonical if entry["rows"] == "canonical" else None, entry["distinct"])
+        return Coded.trust(open_rows("codes", entry["dtype"]), own, entry["stated"], entry["by_itself"])
     raw = None
     if "raw" in files:
         raw = Coded.trust(open_rows("raw", entry["raw_dtype"]), tuple(entry["raw"]))
