@@ -197,7 +197,7 @@ def run_here(step: str, path: Path, folder: Path) -> None:
     peak = [0]
     threading.Thread(target=watch, args=(peak,), daemon=True).start()
     found = STEPS[step](path, folder)
-    print(json.dumps({**found, "peak": peak[0]}))
+    print(json.dumps({**found, "peak": peak[0], "processor": time.process_time()}))
 
 
 def run(step: str, path: Path, folder: Path) -> dict[str, float]:

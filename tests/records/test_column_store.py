@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import numpy as np
 import pyarrow
@@ -21,6 +23,7 @@ from concilium.policy.policy import WorkLimits
 from concilium.protocol.held_out import recall_tickets
 from concilium.records import blocks, column_store
 from concilium.records.columns import RowValues, label
+from concilium.records.unchanged import END_BYTES, identify_file
 
 
 @pytest.fixture
@@ -84,6 +87,36 @@ def test_a_table_is_read_once_until_it_changes(table, monkeypatch):
         assert len(column_store.list_stores(root_of(table))) == 1  # the one before is gone
     cc.Records.read(table, schema={"died": "code"}, columns=root_of(table))
     assert len(column_store.list_stores(root_of(table))) == 2  # read in another way
+
+
+def test_a_change_in_the_log_of_a_database_is_noticed(table, monkeypatch):
+    path = table.with_name("north.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = wal")
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        database.execute("CREATE TABLE patients AS SELECT 'a' AS ward, 1 AS died UNION SELECT 'b', 0")
+        database.commit()
+        before = path.stat()
+        first, readings = len(read(path)), count_readings(monkeypatch)
+        assert len(read(path)) == first == 2
+        database.execute("INSERT INTO patients VALUES ('c', 1)")
+        database.commit()
+        assert path.stat() == before
+        assert len(read(path)) == 3
+        assert len(readings) == 1
+
+
+def test_all_of_a_parquet_footer_is_looked_at(tmp_path):
+    table = pyarrow.table({f"column{i}": [1, 2] for i in range(900)})
+    path = tmp_path / "north.parquet"
+    parquet.write_table(table, path)
+    content = bytearray(path.read_bytes())
+    footer = int.from_bytes(content[-8:-4], "little")
+    assert footer > 2 * END_BYTES
+    before = identify_file(path)["ends"]
+    content[len(content) - 8 - footer + 5] ^= 1
+    path.write_bytes(content)
+    assert identify_file(path)["ends"] != before
 
 
 def test_a_file_that_changed_just_now_is_read_again(table, monkeypatch):

@@ -10,9 +10,7 @@ for.
 Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
 table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
 
-A store is taken for the file it was read from while path, size, both times and the inode of the file are the same, and
-so are its first and last bytes (of Parquet: what its footer says of each row group). *Not noticed:* a change inside the
-file by a program that sets both times back, which takes the clock of the machine. `concilium columns check` reads
+A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads
 everything. A store that is damaged, or half-written, is written again; the one before stays until the new one is there.
 """
 
@@ -47,13 +45,13 @@ from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
 from concilium.records.grammar import canonical
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
 from concilium.records.streaming import Finished, NotStreamed, RowCoder, StreamCoder, get_rows, open_for_owner
+from concilium.records.unchanged import Identity
 
 log = logging.getLogger(__name__)
 
 FORMAT = "concilium/columns@1"
 MANIFEST, HASHES, FACTS, LOCK, PARTIAL = "table.json", "rows.hashes", "facts.json", "lock", "part-"
 LARGE = 1 << 25  # cells from which on a table is kept in a store
-END_BYTES = 1 << 16
 YOUNG = 2 * 10**9  # nanoseconds in which a file may change twice with one time
 
 
@@ -186,9 +184,8 @@ def remove_stores(root: Path) -> int:
     return len(stores)
 
 
-def find_store(root: Path, source: Path, reading: Mapping[str, Any]) -> Store | None:
-    """The store of a file as it is now, read in this way; None where there is none that can be used."""
-    identity = identify_file(source)
+def find_store(root: Path, identity: Identity, reading: Mapping[str, Any]) -> Store | None:
+    """The store of a source as it is now, read in this way; None where there is none that can be used."""
     for store in list_stores(root):
         if store.manifest["source"] == identity and store.manifest["reading"] == _digest(reading):
             if store.is_complete():
@@ -197,54 +194,42 @@ def find_store(root: Path, source: Path, reading: Mapping[str, Any]) -> Store | 
     return None
 
 
-def identify_file(path: Path) -> dict[str, Any]:
-    """What tells a file from others, and from itself after a change."""
-    status = path.stat()
-    with path.open("rb") as file:
-        ends = file.read(END_BYTES)
-        file.seek(max(len(ends), status.st_size - END_BYTES))
-        ends += file.read(END_BYTES)
-    return {
-        "path": str(path.absolute()),
-        "size": status.st_size,
-        "modified": status.st_mtime_ns,
-        "changed": status.st_ctime_ns,
-        "inode": status.st_ino,
-        "ends": hashlib.sha256(ends).hexdigest(),
-    }
-
-
 def write_store(
-    root: Path, source: Path, reading: Mapping[str, Any], read: Callable[[], object]
+    root: Path,
+    identify: Callable[[], Identity | None],
+    reading: Mapping[str, Any],
+    read: Callable[[], object],
 ) -> Store | None:
     """Read a table into a store; None where it cannot be kept in one, and why is logged. What was there before of this
-    file is deleted once the new one is complete."""
+    source is deleted once the new one is complete."""
     with _locked(root), _saying_full(root):
-        found = find_store(root, source, reading)  # by another process, meanwhile
+        begun, identity = time.time_ns(), dict(identify() or {})
+        source = identity["path"]
+        found = find_store(root, identity, reading)  # by another process, meanwhile
         if found is not None:
             return found
         for leftover in root.glob(f"{PARTIAL}*"):
             log.warning("%s was not finished: it is deleted, and the table read again", leftover)
             shutil.rmtree(leftover)
-        begun, identity = time.time_ns(), identify_file(source)
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
         try:
             log.info("%s is read into %s once", source, root)
             manifest = _write_columns(folder, read)
             if manifest is None:
                 return None
-            if identify_file(source) != identity:
-                raise RecordsError(f"{source} changed while it was read: read it again once it is complete")
-            if begun - max(identity["modified"], identity["changed"]) < YOUNG:
-                identity["changed"] = (
-                    0  # it may change again within the same time: the next process reads it anew
-                )
+            if "changed" in identity:
+                if identify() != identity:
+                    raise RecordsError(
+                        f"{source} changed while it was read: read it again once it is complete"
+                    )
+                if begun - max(identity["modified"], identity["changed"]) < YOUNG:
+                    identity["changed"] = 0  # it may change again within the same time: it is read anew
             manifest |= {"source": identity, "reading": _digest(reading), "written": time.time()}
             _sync(_write_json(folder / MANIFEST, manifest))
             for file in list(folder.iterdir()):
                 _sync(file)
             final = root / f"{manifest['digest'][:32]}-{_digest(reading)[:16]}"
-            older = [one for one in list_stores(root) if one.source == identity["path"]]
+            older = [one for one in list_stores(root) if one.source == source]
             if final.exists():
                 _retire(final)
             folder.rename(final)
