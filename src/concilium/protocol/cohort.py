@@ -563,7 +563,7 @@ def _say_unknown(name: str) -> str:
     )
 
 
-def _are_last(owners: NDArray[np.intp], most: int) -> NDArray[np.bool_]:
+def _are_last(owners: NDArray[np.integer], most: int) -> NDArray[np.bool_]:
     """For each row whether it is among the last so many of its patient."""
     order = np.argsort(owners, kind="stable")  # the rows of a patient together, in their order
     together = owners[order]

@@ -196,16 +196,23 @@ class Moments(Numbers):
 Column: TypeAlias = Coded | Numbers
 
 
-def take_block(column: Column, block: slice) -> Column:
-    """Some rows of a column, with all its values, or, where each row has its own, with those of these rows."""
+def take_block(column: Column, block: slice, *, raw: bool = False) -> Column:
+    """Some rows of a column, with all its values, or, where each row has its own, with those of these rows; with its
+    `raw` cells where they are asked for."""
+    kept: Coded | None = None
+    if isinstance(column, Coded) and isinstance(column.values, RowValues):
+        own = column.values.list_labels(block)
+        every = np.arange(1, len(own) + 1, dtype=np.uint32)
+        if raw and column.values.ends is not None:
+            kept = Coded.trust(every, column.values.list_texts(block))
+        codes = np.where(read_block(column.codes, block) > 0, every, np.uint32(0))
+        return Coded.trust(codes, own, column.stated, column.by_itself, kept)
+    if raw and column.raw is not None:
+        kept = Coded.trust(read_block(column.raw.codes, block), column.raw.values)
     if isinstance(column, Coded):
         codes = read_block(column.codes, block)
-        if isinstance(column.values, RowValues):
-            own = column.values.list_labels(block)
-            codes = np.where(codes > 0, np.arange(1, len(codes) + 1, dtype=np.uint32), np.uint32(0))
-            return Coded.trust(codes, own, column.stated, column.by_itself)
-        return Coded.trust(codes, column.values, column.stated, column.by_itself)
-    return Numbers(read_block(column.numbers, block), column.by_itself)
+        return Coded.trust(codes, column.values, column.stated, column.by_itself, kept)
+    return Numbers(read_block(column.numbers, block), column.by_itself, kept)
 
 
 def map_values(column: Coded, read: Callable[[Value], float], room: Path | None) -> NDArray[np.float64]:
