@@ -20,7 +20,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -211,6 +211,18 @@ class Cohort:
         """Some of the patients, by their places in the cohort."""
         rows = self.rows[chosen]
         return replace(self, rows=rows, population=Population(self.view.patients[rows]))
+
+    def take_block(self, block: slice) -> Cohort:
+        """Some of the patients, who follow each other."""
+        rows = read_block(self.rows, block)
+        return replace(self, rows=rows, population=self.view.find_population(rows))
+
+    def split(self) -> Iterator[Cohort]:
+        """The patients by blocks; one block where there are few."""
+        for block in list_blocks(len(self)) if is_large(len(self)) else ():
+            yield self.take_block(block)
+        if not is_large(len(self)):
+            yield self
 
     def take_part(self, name: str) -> PatientPart:
         """What the hospital holds of these patients beside its table, such as their series."""
