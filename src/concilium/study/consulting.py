@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from concilium.consult.fhir_values import add_codes, list_inputs
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.passes import RequesterPass
-from concilium.errors import HouseError, StudyError, StudyPending
+from concilium.errors import HouseError, ModelError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
@@ -38,16 +39,17 @@ def ask(
     tell: Callable[[str], None] | None = None,
     fetch: Fetch | None = None,
     oldest: int = OLDEST,
+    mapping: Path | None = None,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
     Whatever is wrong with the patient or the requester is said before a hospital is asked anything. `fetch` gets a
     month's release from elsewhere, such as the house of a network; without it, the hospitals of the study file release
-    it here.
+    it here. `mapping`: a dictionary that says where in a FHIR Bundle attributes are.
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _open(path).ask(patient, requester=requester, oldest=oldest)
+        return _answer(path, patient, requester, oldest, mapping)
     from concilium.study.study import Study
 
     study = Study.read(path, elsewhere=fetch is not None)
@@ -56,7 +58,7 @@ def ask(
     month = today().isoformat()[:7]
     folder = _find_release(path, month)
     if not (folder / MODEL).exists():
-        _check_patient(study, agreed, patient, oldest)
+        _check_patient(study, agreed, patient, oldest, mapping)
         if tell is not None:
             tell(f"releasing the counts of {month}")
         dated = date_study(study, month)
@@ -79,7 +81,23 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _open(folder / MODEL).ask(patient, requester=requester, oldest=oldest)
+    return _answer(folder / MODEL, patient, requester, oldest, mapping)
+
+
+def _answer(
+    model: Path,
+    patient: Mapping[str, Any],
+    requester: str | RequesterPass,
+    oldest: int,
+    mapping: Path | None,
+) -> ConsultationAnswer:
+    method = _open(model)
+    entries = None
+    if mapping is not None:
+        if not is_bundle(patient):
+            raise ModelError("--map is for a FHIR Bundle, and this patient is none: leave it out")
+        entries = add_codes(method.card.dictionary, mapping, list_inputs(method))
+    return method.ask(patient, requester=requester, oldest=oldest, entries=entries)
 
 
 def date_study(study: Study, month: str) -> Study:
@@ -110,12 +128,16 @@ def _take_consultation(study: Study, method: Any) -> Consultation:
     return method
 
 
-def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int) -> None:
+def _check_patient(
+    study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int, mapping: Path | None
+) -> None:
     """ModelError where the patient could not be asked about, as far as the study file tells."""
     grid, named = _list_named(study, agreed)
+    entries: Mapping[str, DictionaryEntry] = study.dictionary.entries
     if is_bundle(patient):
-        patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
-    entries, known = study.dictionary.entries, named or {*patient} - {study.target}
+        mapped = entries if mapping is None else add_codes(entries, mapping, named)
+        patient = read_bundle(patient, named, mapped, today(), oldest).values
+    known = named or {*patient} - {study.target}
     read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
 
