@@ -37,6 +37,12 @@ UNCLEAR = (
 """What one writes for another than is read: 10E9/L is 10*10/L for a computer, and UCUM has no decimals. And powers that
 would take forever: the unit of a dictionary is a stranger's text."""
 LONGEST = 60
+OTHER_UNITS = (
+    "mmol/l", "umol/l", "nmol/l", "mg/dl", "g/dl", "g/l", "mg/l", "ug/l", "ng/ml", "degC", "degF", "kelvin", "kg", "g",
+    "pound", "m", "cm", "mm", "inch", "foot", "mmHg", "kPa", "year", "month", "week", "day", "hour", "minute", "second",
+    "1/l", "1/ul", "10^9/l", "percent", "dimensionless",
+)  # fmt: skip
+"""What a number may have been measured in instead; pint says which of them go with the dictionary's unit."""
 
 
 def convert(
@@ -69,6 +75,25 @@ def convert(
             hint = "; K is kelvin: thousands in a microlitre are 10*3/uL"
         raise RecordsError(f"{where}: {unit} cannot be converted to {to}{hint}") from None
     return _round(np.asarray(converted.magnitude, dtype=np.float64) / target_scale)
+
+
+def find_likely_units(
+    number: float, unit: str, plausible: tuple[float, float], molar_mass: float | None = None
+) -> list[str]:
+    """Units in which a number would be plausible that is not in its own; none where nothing converts them."""
+    if not unit:
+        return []
+    found = []
+    for other in OTHER_UNITS:
+        try:
+            size = float(convert(np.array([number]), other, unit, "", molar_mass)[0])
+        except MissingExtra:
+            return []
+        except RecordsError:
+            continue
+        if other.casefold() != unit.casefold() and plausible[0] <= size <= plausible[1] and size != number:
+            found.append(other)
+    return found[:3]
 
 
 def _import_ucum() -> Any:

@@ -7,13 +7,15 @@ release, which stays at the house: nothing is asked of a hospital, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.consultations.answers import ConsultationAnswer, read_request
+from concilium.consultations.answers import ConsultationAnswer, draft_entries, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, StudyError, StudyPending
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 MODEL = "model.json"
+DRAFT = """# A consultation: concilium ask {file} ATTRIBUTE=VALUE ... (docs/asking.md says what else it may state)
+[study]
+method = "consultation"
+target = {outcome}
+"""
 # Gets the release of a dated study into a folder, and takes up work in progress where there is some.
 Fetch = Callable[["Study", Path, bool], object]
 
@@ -79,7 +86,43 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _open(folder / MODEL).ask(patient, requester=requester, oldest=oldest)
+    released = _open(folder / MODEL)
+    _check_unchanged(path, agreed, released)
+    return released.ask(patient, requester=requester, oldest=oldest)
+
+
+def _check_unchanged(path: Path, agreed: Consultation, released: Consultation) -> None:
+    """StudyError where the study file says something else than what a month's counts were released for: an answer would
+    be about another outcome or other cells."""
+    now = {**agreed.get_params(), "month": released.month}
+    for name, then in released.get_params().items():
+        if now[name] != then:
+            raise StudyError(
+                f"{path}: {name!r} was changed after the counts of {released.month} were released (it was "
+                f"{_say(then)}): undo that, or save it as another file, which is a consultation of its own"
+            )
+
+
+def draft_study(tables: Sequence[Path], outcome: str) -> tuple[Path, bool]:
+    """Write the study file of a consultation of these tables, a hospital each, and nothing else stated, in this folder;
+    and whether it was not there. StudyError where another file is in its place."""
+    path = Path(f"{re.sub(r'[^0-9A-Za-z_-]+', '-', outcome)}.toml")
+    text = DRAFT.format(file=path, outcome=json.dumps(outcome))
+    for table in tables:
+        text += f"\n[[site]]\nname = {json.dumps(table.stem)}\nrecords = {json.dumps(str(table))}\n"
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+        return path, True
+    if path.read_text(encoding="utf-8") != text:
+        raise StudyError(
+            f"{path}: is there, and says something else than these tables and this outcome: ask it, concilium ask "
+            f"{path} ATTRIBUTE=VALUE, or move it away"
+        )
+    return path, False
+
+
+def _say(value: object) -> str:
+    return "not stated" if value in (None, "", (), [], {}) else f"{value!r}"
 
 
 def date_study(study: Study, month: str) -> Study:
@@ -115,7 +158,8 @@ def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any
     grid, named = _list_named(study, agreed)
     if is_bundle(patient):
         patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
-    entries, known = study.dictionary.entries, named or {*patient} - {study.target}
+    entries = {**draft_entries(study.values), **study.dictionary.entries}
+    known = named or {*patient} - {study.target}
     read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
 
@@ -134,13 +178,13 @@ def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, D
     if path.suffix == ".json" or release.exists():
         released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_
-        entries = released.card.dictionary
+        entries = released.entries
     else:
         from concilium.study.study import Study
 
         study = Study.read(path, elsewhere=elsewhere)
         grid, named = _list_named(study, _take_consultation(study, study.open_method()))
-        entries = dict(study.dictionary.entries)
+        entries = {**draft_entries(study.values), **study.dictionary.entries}
         if not named:
             raise StudyError(
                 f"{path}: names no attributes that a form could ask for before the first release: give them as "
