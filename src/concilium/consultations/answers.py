@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import ModelError, nearest
+from concilium.errors import ModelError, RecordsError, nearest
 from concilium.models.explanation import LEAST_NAME, Explanation, say_risk
 from concilium.models.prediction import Entries, read_patient
 from concilium.records.clinical_ranges import find_range
-from concilium.records.columns import Value, label, say_plain
+from concilium.records.columns import label, say_plain
 from concilium.records.dictionary import DictionaryEntry, describe_entry
 from concilium.records.grammar import read_number
 from concilium.records.query import Query
+from concilium.records.units import FACTORS_OF, find_likely_units, read_amount
 from concilium.trees.naive_bayes import NaiveBayesBody
 
 LEAST_MOVED = 0.02
@@ -105,14 +106,6 @@ def _normalise(score: NDArray[np.float64]) -> NDArray[np.float64]:
     return likely
 
 
-def draft_entries(values: Mapping[str, Sequence[Value]]) -> dict[str, DictionaryEntry]:
-    """Entries of codes of which only the values are known."""
-    return {
-        name: DictionaryEntry(type="code", values={label(one): "" for one in listed})
-        for name, listed in values.items()
-    }
-
-
 def read_request(
     patient: Mapping[str, Any],
     grid: Collection[str],
@@ -193,8 +186,6 @@ def _find_unit(
     name: str, value: Any, unit: str, limits: tuple[float, float], entry: DictionaryEntry | None
 ) -> str:
     """The unit in which a number without one would be possible, as it may be entered; nothing where there is none."""
-    from concilium.records.units import FACTORS_OF, find_likely_units
-
     number = read_number(str(value))
     if number is None or not FACTORS_OF.get(unit, True):
         return ""
@@ -207,18 +198,7 @@ def _read_number(name: str, value: Any, unit: str, entry: DictionaryEntry | None
         raise ModelError(f"{name} must be a number; got {say_plain(value)}")
     if isinstance(value, int | float):
         return value
-    amount, _, given = str(value).strip().partition(" ")
-    number = read_number(amount)
-    if number is None:
-        raise ModelError(f"{name} must be a number{f' in {unit}' if unit else ''}; got {value!r}")
-    if not given or given.strip().casefold() == unit.casefold():
-        return number
-    if not unit:
-        raise ModelError(
-            f"{name} has the unit {given!r}, and the dictionary says none: give the number alone"
-        )
-    from concilium.records.units import convert
-
-    return float(
-        convert(np.array([number]), given.strip(), unit, name, None if entry is None else entry.molar_mass)[0]
-    )
+    try:
+        return read_amount(str(value), unit, name, None if entry is None else entry.molar_mass)
+    except RecordsError as error:
+        raise ModelError(str(error)) from None

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from concilium.consultations.answers import (
     ConsultationAnswer,
     Following,
-    draft_entries,
     find_next,
     read_request,
 )
@@ -58,7 +57,7 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
-from concilium.records.dictionary import DictionaryEntry, say_value
+from concilium.records.dictionary import DictionaryEntry, draft_entries, say_value
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
 from concilium.trees.naive_bayes import (

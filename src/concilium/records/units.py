@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MissingExtra, RecordsError
 from concilium.records.clinical_ranges import find_range
+from concilium.records.grammar import read_number
 
 DIGITS = 10
 """Significant digits that a converted number keeps: 98.6 °F is 37 °C, not 37.00000000000006."""
@@ -75,6 +76,21 @@ def convert(
             hint = "; K is kelvin: thousands in a microlitre are 10*3/uL"
         raise RecordsError(f"{where}: {unit} cannot be converted to {to}{hint}") from None
     return _round(np.asarray(converted.magnitude, dtype=np.float64) / target_scale)
+
+
+def read_amount(text: str, unit: str, where: str, molar_mass: float | None = None) -> float:
+    """A number, or a number and its unit (`6.2 mmol/l`), in this unit; RecordsError where it is neither."""
+    amount, _, given = text.strip().partition(" ")
+    number = read_number(amount)
+    if number is None:
+        raise RecordsError(f"{where} must be a number{f' in {unit}' if unit else ''}; got {text!r}")
+    if not given or given.strip().casefold() == unit.casefold():
+        return number
+    if not unit:
+        raise RecordsError(
+            f"{where} has the unit {given!r}, and the dictionary says none: give the number alone"
+        )
+    return float(convert(np.array([number]), given.strip(), unit, where, molar_mass)[0])
 
 
 def find_likely_units(

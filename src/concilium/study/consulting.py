@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.consultations.answers import ConsultationAnswer, draft_entries, read_request
+from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
+from concilium.records.dictionary import draft_entries
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 
 if TYPE_CHECKING:
