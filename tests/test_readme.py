@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from concilium.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -34,6 +38,10 @@ def test_its_example_runs(tmp_path, monkeypatch, capsys):
     assert "death = " in said
     assert "age" in names["rules"].attributes_
     assert Path("tree.json").exists()
+    (command,) = re.findall(r"^    concilium (ask .*?) #", README, re.M)
+    tables = sorted(path.name for path in Path().glob("*.csv"))
+    asked = CliRunner().invoke(app, shlex.split(command.replace("*.csv", " ".join(tables))))
+    assert "Patients like this one: age 58 to below 72, sex f; 50 patients." in asked.output, asked.output
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

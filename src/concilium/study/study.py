@@ -142,6 +142,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             apart = {about.target, None if split is None else split.by}
             names = tuple(name for name in dictionary if name not in apart)
             about = msgspec.structs.replace(about, attributes=names or None)
+        values = {**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)}
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         columns = sections.read_section(path, "series", document, sections.CourseColumns)
@@ -150,6 +151,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             _hospitals(path, document.get("site", [])),
             sections.read_section(path, "choose", document, Choice),
         )
+        about = msgspec.structs.replace(about, query=_read_query(path, about.query, values, dictionary))
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
@@ -160,7 +162,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             passed_over=passed_over,
             columns=columns,
             schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
-            values={**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)},
+            values=values,
             bins={**bins, **sections.read_columns(path, "bins", document, sections.Edges)},
             parameters=_join_parameters(
                 path, about.method, columns, sections.read_parameters(path, method, document)
@@ -250,7 +252,6 @@ class Study(sections.About, frozen=True, kw_only=True):
         """What no single key can tell: keys that need, exclude or contradict each other."""
         self._check_hospitals()
         self._check_method()
-        self._check_query()
         for column, edges in self.bins.items():
             if any(not low < high for low, high in pairwise(edges)):
                 raise StudyError(
@@ -342,14 +343,6 @@ class Study(sections.About, frozen=True, kw_only=True):
         if self.method_type.reads_courses or self.target not in self.bins:
             return None
         return self.bins[self.target][0], self.bins[self.target][-1]
-
-    def _check_query(self) -> None:
-        from concilium.records.query import Query
-
-        try:
-            Query.parse(self.query)
-        except QueryError as error:
-            raise StudyError(f"{self.path}: [study] query: {error}") from None
 
     def _check_evaluation(self, evaluate: sections.Evaluate) -> None:
         if self.method_type.reads_courses and (evaluate.holdout is None or evaluate.compare):
@@ -678,6 +671,17 @@ class Study(sections.About, frozen=True, kw_only=True):
             f"{self.path}: [study] positive = {self.positive!r} is not a value of {self.target!r} "
             f"(it has {names})"
         )
+
+
+def _read_query(path: Path, query: str, values: Mapping[str, Any], dictionary: Dictionary) -> str:
+    """The query in the values that the study states."""
+    from concilium.records.dictionary import draft_entries
+    from concilium.records.query_reading import read_query
+
+    try:
+        return read_query(query, {**draft_entries(values), **dictionary.entries})
+    except QueryError as error:
+        raise StudyError(f"{path}: [study] query: {error}") from None
 
 
 def _check_together(several: Sequence[Study]) -> None:
