@@ -409,7 +409,7 @@ def _render_model(
         has_report=(found.folder / REPORT).is_file(),
         performance=list_performance(found),
         subgroups=read_figures(found).get("subgroups") or {},
-        has_terms=hasattr(model, "table") or hasattr(model, "rules_"),
+        has_terms=bool(model.list_terms()),
         downloads=list_downloads(found),
     )
 

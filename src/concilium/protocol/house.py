@@ -243,7 +243,7 @@ class House:
 def _open_site(name: str, one: Any) -> Answering:
     """A site as it is, or one of this table: a data frame, records, patients, or a file. That is a simulation, which
     holds out the same patients each time."""
-    if isinstance(one, str | Path) or is_frame(one):
+    if isinstance(one, str | Path) or is_frame(one) or hasattr(one, "__arrow_c_stream__"):
         one = Records.read(one)
     return Site(name, one, division_key=SIMULATION_KEY) if isinstance(one, Records | Patients) else one
 
