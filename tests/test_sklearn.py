@@ -20,9 +20,16 @@ from sklearn.utils.estimator_checks import check_estimator
 import concilium as cc
 import concilium.sklearn as adapted
 
-CLASSIFIERS = ("DecisionTree", "VotingTrees", "RuleFit", "ShapeModel", "NaiveBayes", "LogisticRegression")
+CLASSIFIERS = (
+    "DecisionTreeClassifier",
+    "VotingTreesClassifier",
+    "RuleFitClassifier",
+    "ShapeModelClassifier",
+    "NaiveBayesClassifier",
+    "LogisticRegression",
+)
 REGRESSORS = ("LinearRegression", "RuleFitRegressor")
-QUICK = {"DecisionTree"}
+QUICK = {"DecisionTreeClassifier"}
 """What is checked at each change; `make thorough` checks all."""
 
 
@@ -57,9 +64,9 @@ def test_a_classifier_is_the_model_of_the_house(name: str, ward: Any) -> None:
     """The same predictions as the method's own fit over the same hospitals, class by class."""
     table, died = ward
     site = np.array(["north", "south", "west"])[np.arange(len(table)) % 3]
-    more = {"trees": 30} if name == "RuleFit" else {}
+    more = {"trees": 30} if name == "RuleFitClassifier" else {}
     made = getattr(adapted, name)(**more).fit(table, died, site=site)
-    method: Any = getattr(cc, name.replace("Logistic", ""))
+    method: Any = getattr(cc, name.replace("Logistic", "").removesuffix("Classifier"))
     parts = {one: table.assign(outcome=died)[site == one] for one in ("north", "south", "west")}
     stated = {"positive": "lived"} if "positive" in method.parameters() else {}
     own = method("outcome", release="exact", **stated, **more).fit(parts)
@@ -77,7 +84,7 @@ def test_a_classifier_is_the_model_of_the_house(name: str, ward: Any) -> None:
 def test_classes_are_those_of_y(classes: list[Any], ward: Any) -> None:
     table, died = ward
     y = np.array(classes)[(died == "died").to_numpy().astype(int)]
-    for made in (adapted.NaiveBayes(), adapted.VotingTrees()):
+    for made in (adapted.NaiveBayesClassifier(), adapted.VotingTreesClassifier()):
         made.fit(table, y)
         assert made.classes_.tolist() == classes
         assert made.predict(table).dtype == y.dtype
@@ -86,12 +93,14 @@ def test_classes_are_those_of_y(classes: list[Any], ward: Any) -> None:
 
 def test_pipelines_searches_and_folds_work(ward: Any) -> None:
     table, died = ward
-    assert cross_val_score(adapted.NaiveBayes(), table, died, cv=3, scoring="roc_auc").mean() > 0.6
-    pipeline = make_pipeline(StandardScaler(), adapted.DecisionTree())
-    found = GridSearchCV(pipeline, {"decisiontree__max_depth": [1, 2]}, cv=2).fit(table[["age", "lab"]], died)
+    assert cross_val_score(adapted.NaiveBayesClassifier(), table, died, cv=3, scoring="roc_auc").mean() > 0.6
+    pipeline = make_pipeline(StandardScaler(), adapted.DecisionTreeClassifier())
+    found = GridSearchCV(pipeline, {"decisiontreeclassifier__max_depth": [1, 2]}, cv=2).fit(
+        table[["age", "lab"]], died
+    )
     assert found.best_score_ > 0.6
     site = np.array(["north", "south", "west"])[np.arange(len(table)) % 3]
-    asked = adapted.DecisionTree(release="masked", min_leaf=20)
+    asked = adapted.DecisionTreeClassifier(release="masked", min_leaf=20)
     assert clone(asked).get_params()["min_leaf"] == 20
     with sklearn.config_context(enable_metadata_routing=True):
         asked.set_fit_request(site=True)
@@ -112,14 +121,14 @@ def test_a_number_is_predicted_within_its_range(ward: Any) -> None:
 def test_what_does_not_fit_is_a_sentence(ward: Any) -> None:
     table, died = ward
     with pytest.raises(NotFittedError):
-        adapted.DecisionTree().predict(table)
+        adapted.DecisionTreeClassifier().predict(table)
     with pytest.raises(TypeError, match="no parameter 'depth'"):
-        adapted.DecisionTree(depth=3)
+        adapted.DecisionTreeClassifier(depth=3)
     with pytest.raises(ValueError, match="'threshold' of a DecisionTree must be"):
-        adapted.DecisionTree(threshold="often").fit(table, died)
+        adapted.DecisionTreeClassifier(threshold="often").fit(table, died)
     with pytest.raises(ValueError, match="site has 1 names for 300 rows"):
-        adapted.DecisionTree().fit(table, died, site=["north"])
+        adapted.DecisionTreeClassifier().fit(table, died, site=["north"])
     with pytest.raises(ValueError, match="Only binary classification"):
-        adapted.RuleFit().fit(table, np.arange(300) % 3)
+        adapted.RuleFitClassifier().fit(table, np.arange(300) % 3)
     with pytest.raises(ValueError, match="the name of the outcome, 'age'"):
-        adapted.DecisionTree().fit(table, died.rename("age"))
+        adapted.DecisionTreeClassifier().fit(table, died.rename("age"))

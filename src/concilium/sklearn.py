@@ -1,7 +1,7 @@
 """Methods as estimators of scikit-learn: `fit(X, y)` and `score(X, y)`, in pipelines, `cross_val_score` and searches.
 
-    from concilium.sklearn import RuleFit
-    cross_val_score(RuleFit(trees=100), X, y)
+    from concilium.sklearn import RuleFitClassifier
+    cross_val_score(RuleFitClassifier(trees=100), X, y)
 
 All rows are one hospital's. `fit(X, y, site=names)` deals them to hospitals, a name for each row; the model is that of
 `fit(house)`, and stands in `model_`. A missing value (NaN, None) stays missing: nothing has to be imputed.
@@ -219,23 +219,23 @@ def _plain(value: Any) -> Any:
     return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
 
 
-class DecisionTree(_Classifier, method="tree"):
+class DecisionTreeClassifier(_Classifier, method="tree"):
     """One tree."""
 
 
-class VotingTrees(_Classifier, method="voting-trees"):
+class VotingTreesClassifier(_Classifier, method="voting-trees"):
     """Trees for rare outcomes, of two classes."""
 
 
-class RuleFit(_Classifier, method="rulefit"):
+class RuleFitClassifier(_Classifier, method="rulefit"):
     """Rules and linear terms, of two classes."""
 
 
-class ShapeModel(_Classifier, method="shapes"):
+class ShapeModelClassifier(_Classifier, method="shapes"):
     """One curve per column, of two classes."""
 
 
-class NaiveBayes(_Classifier, method="naive-bayes"):
+class NaiveBayesClassifier(_Classifier, method="naive-bayes"):
     """What each column says by itself."""
 
 
