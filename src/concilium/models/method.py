@@ -616,7 +616,8 @@ class Method(Proposal[B]):
         except ImportError:
             raise MissingExtra("notebook", "a table as a DataFrame") from None
         if not terms:  # a group may be named "None"
-            return pandas.read_csv(StringIO(text), na_values=[""], keep_default_na=False)
+            read = pandas.read_csv(StringIO(text), na_values=[""], keep_default_na=False)
+            return read.rename(columns={"Unnamed: 0": ""})
         columns = getattr(terms[0], "__struct_fields__", None) or [one.name for one in fields(terms[0])]
         return pandas.DataFrame(
             [[getattr(term, each) for each in columns] for term in terms], columns=columns

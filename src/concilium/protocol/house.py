@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from concilium.errors import HouseError, MaskError, StudyError
+from concilium.errors import HouseError, MaskError, StudyError, name_some
 from concilium.ledger.chain import Head
 from concilium.privacy.identity import Identity
 from concilium.protocol.card import Card
@@ -139,6 +139,9 @@ class House:
         self._memory = None if memory is None else Path(memory)
         self._some: tuple[str, ...] | None = None
         self._recall()
+
+    def __repr__(self) -> str:
+        return f"House({len(self.names)} site{'' if len(self.names) == 1 else 's'}: {name_some(self.names)})"
 
     @classmethod
     def of(cls, sites: House | Mapping[str, Any] | Iterable[Any]) -> House:
