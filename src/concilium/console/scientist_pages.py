@@ -22,7 +22,7 @@ from concilium.console.study_form import change_text, read_study_form
 from concilium.console.study_runs import StudyRun, StudyRuns, suggest_folder
 from concilium.console.web import ConsoleState, Fields, PageError, State, render, require
 from concilium.errors import ConciliumError, StudyError
-from concilium.privacy.accounting import shown
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
 from concilium.study.planning import StudyPlan
 from concilium.study.results import write_whole
 from concilium.study.sections import shares_entries
@@ -57,7 +57,10 @@ class CheckedStudy:
 
     @property
     def total(self) -> str:
-        return "" if self.plan is None else shown(self.plan.total)
+        if self.plan is None or self.study is None:
+            return ""
+        epsilon = say_epsilon(epsilon_from_rho(self.plan.total, self.study.privacy.delta))
+        return f"{shown(self.plan.total)} (epsilon {epsilon})"
 
 
 def check_study(
