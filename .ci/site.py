@@ -95,13 +95,13 @@ def describe(name: str) -> list[str]:
 
     found = concilium.sklearn if name == "sklearn" else getattr(cc, name)
     if inspect.ismodule(found):
-        names = getattr(found, "__all__", [one for one in vars(found) if not one.startswith("_")])
-        inner = {one: getattr(found, one) for one in names}
-        own = {
+        here = {
             one: value
-            for one, value in inner.items()
-            if callable(value) and value.__module__.startswith(found.__name__) and _says(value)
+            for one, value in vars(found).items()
+            if not one.startswith("_") and getattr(value, "__module__", "") == found.__name__
         }
+        listed = {one: getattr(found, one) for one in getattr(found, "__all__", here)}
+        own = {one: value for one, value in listed.items() if callable(value) and _says(value)}
         head = [f"## {found.__name__}", "", *write(found)]
         return head + [
             line
