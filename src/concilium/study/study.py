@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.errors import ConciliumError, QueryError, StudyError, name_some, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
@@ -84,6 +84,26 @@ class Study(sections.About, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         methods = ", ".join(dict.fromkeys(one.method for one in self.several or (self,)))
         return f"Study({self.name!r}, {methods}, target={self.target!r}, release={self.release})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is learned about whom, where, and how it is released and measured."""
+        # As in `planning`: a hospital's process needs none of this.
+        from concilium.statistics.results import draw_html
+
+        studies = self.several or (self,)
+        split, named = self.split, name_some([one.name for one in self.hospitals], 12)
+        hospitals = named if split is None else f"one table, dealt by {split.by or split.gateways}"
+        asked = {} if self.evaluate is None else msgspec.structs.asdict(self.evaluate)
+        facts = {
+            "purpose": self.purpose,
+            "method": ", ".join(dict.fromkeys(one.method for one in studies)),
+            "target": self.target,
+            "patients": self.query or "everyone",
+            "release": ", ".join(dict.fromkeys(one.release for one in studies)),
+            "hospitals": hospitals,
+            "evaluation": ", ".join(f"{key} = {value}" for key, value in asked.items() if value) or "none",
+        }
+        return draw_html([("study", self.name), *((key, text) for key, text in facts.items() if text)])
 
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False, text: str | None = None) -> Study:
