@@ -224,6 +224,7 @@ def test_asking_with_a_bundle_is_asking_with_its_values_and_says_where_they_are_
     assert "--map is for a FHIR Bundle" in refused.output
     consulted = CliRunner().invoke(app, ["consult", str(consultation), str(place)])
     assert "Not in the bundle: smoker." in consulted.stdout
+    assert consulted.output.startswith(answer.sentences[0])
 
 
 def test_an_impossible_value_of_a_bundle_is_refused_as_any(consultation):

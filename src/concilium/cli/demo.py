@@ -81,6 +81,8 @@ def demo(
     _run_omop(database, out / "omop")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
+    if activation := _find_activation():
+        say(f"  {activation}")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
     say("  " + shlex.join(["concilium", "ledger", str(out / "intensive-care" / "hospital-01.ledger")]))
     say("Look at all of it in a browser:")
@@ -91,6 +93,13 @@ def _find_command() -> str:
     """How to call `concilium` from here: by its name, or by its place where no environment is active."""
     beside = Path(sys.executable).with_name("concilium")
     return "concilium" if shutil.which("concilium") or not beside.exists() else os.path.relpath(beside)
+
+
+def _find_activation() -> str:
+    """The line that puts `concilium` on the path of a shell; empty where it is there already."""
+    script = Path(sys.executable).with_name("activate")
+    found = script.exists() and not shutil.which("concilium")
+    return f"source {shlex.quote(os.path.relpath(script))}" if found else ""
 
 
 def _lay_out(folder: Path, tables: dict[str, DataFrame]) -> Path:

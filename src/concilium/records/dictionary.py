@@ -194,6 +194,14 @@ class Dictionary:
         )
 
 
+def draft_entries(values: Mapping[str, Sequence[Value]]) -> dict[str, DictionaryEntry]:
+    """Entries of codes of which only the values are known."""
+    return {
+        name: DictionaryEntry(type="code", values={label(one): "" for one in listed})
+        for name, listed in values.items()
+    }
+
+
 class _Terms(msgspec.Struct):
     dictionary: dict[str, DictionaryEntry] = {}
 

@@ -7,7 +7,9 @@ release, which stays at the house: nothing is asked of a hospital, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from concilium.consultations.passes import RequesterPass
 from concilium.errors import HouseError, ModelError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
+from concilium.records.dictionary import draft_entries
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 
 if TYPE_CHECKING:
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 MODEL = "model.json"
+DRAFT = """# A consultation: concilium ask {file} ATTRIBUTE=VALUE ... (docs/asking.md says what else it may state)
+[study]
+method = "consultation"
+target = {outcome}
+"""
 # Gets the release of a dated study into a folder, and takes up work in progress where there is some.
 Fetch = Callable[["Study", Path, bool], object]
 
@@ -49,14 +57,14 @@ def ask(
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _answer(path, patient, requester, oldest, mapping)
+        return _answer(_open(path), patient, requester, oldest, mapping)
     from concilium.study.study import Study
 
     study = Study.read(path, elsewhere=fetch is not None)
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
-    folder = find_release(path, month)
+    folder = _find_release(path, month)
     if not (folder / MODEL).exists():
         _check_patient(study, agreed, patient, oldest, mapping)
         if tell is not None:
@@ -81,23 +89,58 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _answer(folder / MODEL, patient, requester, oldest, mapping)
+    released = _open(folder / MODEL)
+    _check_unchanged(path, agreed, released)
+    return _answer(released, patient, requester, oldest, mapping)
 
 
 def _answer(
-    model: Path,
+    released: Consultation,
     patient: Mapping[str, Any],
     requester: str | RequesterPass,
     oldest: int,
     mapping: Path | None,
 ) -> ConsultationAnswer:
-    method = _open(model)
     entries = None
     if mapping is not None:
         if not is_bundle(patient):
             raise ModelError("--map is for a FHIR Bundle, and this patient is none: leave it out")
-        entries = add_codes(method.card.dictionary, mapping, list_inputs(method))
-    return method.ask(patient, requester=requester, oldest=oldest, entries=entries)
+        entries = add_codes(released.card.dictionary, mapping, list_inputs(released))
+    return released.ask(patient, requester=requester, oldest=oldest, entries=entries)
+
+
+def _check_unchanged(path: Path, agreed: Consultation, released: Consultation) -> None:
+    """StudyError where the study file says something else than what a month's counts were released for: an answer would
+    be about another outcome or other cells."""
+    now = {**agreed.get_params(), "month": released.month}
+    for name, then in released.get_params().items():
+        if now[name] != then:
+            raise StudyError(
+                f"{path}: {name!r} was changed after the counts of {released.month} were released (it was "
+                f"{_say(then)}): undo that, or save it as another file, which is a consultation of its own"
+            )
+
+
+def draft_study(tables: Sequence[Path], outcome: str) -> tuple[Path, bool]:
+    """Write the study file of a consultation of these tables, a hospital each, and nothing else stated, in this folder;
+    and whether it was not there. StudyError where another file is in its place."""
+    path = Path(f"{re.sub(r'[^0-9A-Za-z_-]+', '-', outcome)}.toml")
+    text = DRAFT.format(file=path, outcome=json.dumps(outcome))
+    for table in tables:
+        text += f"\n[[site]]\nname = {json.dumps(table.stem)}\nrecords = {json.dumps(str(table))}\n"
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+        return path, True
+    if path.read_text(encoding="utf-8") != text:
+        raise StudyError(
+            f"{path}: is there, and says something else than these tables and this outcome: ask it, concilium ask "
+            f"{path} ATTRIBUTE=VALUE, or move it away"
+        )
+    return path, False
+
+
+def _say(value: object) -> str:
+    return "not stated" if value in (None, "", (), [], {}) else f"{value!r}"
 
 
 def date_study(study: Study, month: str) -> Study:
@@ -105,7 +148,7 @@ def date_study(study: Study, month: str) -> Study:
     return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
-def find_release(path: Path, month: str) -> Path:
+def _find_release(path: Path, month: str) -> Path:
     """Where the release of a month lies: beside the study file."""
     return path.with_name(f"{path.stem}.asked") / month
 
@@ -137,6 +180,7 @@ def _check_patient(
     if is_bundle(patient):
         mapped = entries if mapping is None else add_codes(entries, mapping, named)
         patient = read_bundle(patient, named, mapped, today(), oldest).values
+    entries = {**draft_entries(study.values), **entries}
     known = named or {*patient} - {study.target}
     read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
@@ -152,17 +196,17 @@ def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str
 def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
     """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
     path = Path(path)
-    release = find_release(path, today().isoformat()[:7]) / MODEL
+    release = _find_release(path, today().isoformat()[:7]) / MODEL
     if path.suffix == ".json" or release.exists():
         released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_
-        entries = released.card.dictionary
+        entries = released.entries
     else:
         from concilium.study.study import Study
 
         study = Study.read(path, elsewhere=elsewhere)
         grid, named = _list_named(study, _take_consultation(study, study.open_method()))
-        entries = dict(study.dictionary.entries)
+        entries = {**draft_entries(study.values), **study.dictionary.entries}
         if not named:
             raise StudyError(
                 f"{path}: names no attributes that a form could ask for before the first release: give them as "
