@@ -328,7 +328,11 @@ class CdsService:
     def _write_detail(self, sentences: Sequence[str]) -> str:
         """Sentences as a list in markdown, reasons one step in. An attribute whose name is no word goes by its label,
         and the sentence that says what it is called is left out."""
-        entries = {name: one for name, one in self.entries.items() if one.label and not name.isalpha()}
+        entries = {
+            name: one
+            for name, one in self.entries.items()
+            if one.label and (not name.isalpha() or one.label.casefold() == name.casefold())
+        }
         labels = {name: one.label for name, one in entries.items()}
         named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in labels) or "(?!)")
         meanings = {f"{name}: {one.label}.": "" for name, one in entries.items()}
