@@ -35,7 +35,7 @@ def cds(
         str, typer.Option(metavar="URL", help="The address by which EHRs call; tokens are made out to it.")
     ] = "",
     console: Annotated[
-        str, typer.Option(metavar="URL", help="The console, to which cards link (/models/NAME).")
+        str, typer.Option(metavar="URL", help="The console, to whose page of the model cards link.")
     ] = "",
     audit: Annotated[
         Path, typer.Option(metavar="FILE", help="Where feedback is entered, line by line.")
@@ -74,7 +74,7 @@ def cds(
     from concilium.consult.cds_hooks import make_services, make_slug
     from concilium.consult.fhir_validation import require_validation
     from concilium.consult.fhir_values import find_mapping, is_found
-    from concilium.models.model_file import load
+    from concilium.models.model_file import load, name_by_content
 
     require_validation()
     if (certificate is None) != (key is None):
@@ -85,7 +85,7 @@ def cds(
     tls = None if certificate is None or key is None else (certificate, key)
     book = None if clients is None else ClientBook(clients, base_url)
     check_place(host, tls, behind_proxy, book)
-    named = {}
+    named, keys = {}, {}
     for one in models:
         given, _, file = one.rpartition("=")
         name = make_slug(given or Path(file).resolve().parent.name)
@@ -98,7 +98,8 @@ def cds(
             raise ModelError(f"{file}: has no answer about one patient: {why}")
         entries = find_mapping(method, mapping)
         named[name] = method, entries
-    services = make_services(named, console=console, oldest=oldest, flagged_only=flagged_only)
+        keys[name] = name_by_content(Path(file))
+    services = make_services(named, console=console, keys=keys, oldest=oldest, flagged_only=flagged_only)
     for service in services.values():
         if unmapped := [name for name in service.inputs if not is_found(name, service.entries)]:
             warn(f"{service.id}: has no codes of {', '.join(unmapped)}, and so never knows them")
