@@ -63,7 +63,7 @@ from concilium.statistics.regression_fit import (
     invert,
     standardise,
 )
-from concilium.statistics.results import TermTest
+from concilium.statistics.results import TermTest, fold_line
 from concilium.statistics.survival import choose_horizon, say_survival
 from concilium.statistics.term_model import (
     TermBody,
@@ -554,7 +554,7 @@ class CoxRegression(TermModel[CoxBody]):
         doubtful = [test.term for test in body.proportional if test.p < 0.05]
         if doubtful:
             said = ", ".join(map(self._say_term, doubtful))
-            lines.append(f"hazards may not be proportional (Schoenfeld test, p < 0.05): {said}")
+            lines.append(fold_line(f"hazards may not be proportional (Schoenfeld test, p < 0.05): {said}"))
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
         if self.way_out.bounded:
