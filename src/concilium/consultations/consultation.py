@@ -55,6 +55,7 @@ from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import say_value
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
+from concilium.trees.body import find_path
 from concilium.trees.naive_bayes import (
     NaiveBayes,
     NaiveBayesBody,
@@ -71,7 +72,6 @@ from concilium.trees.schemas import (
     find_oddities,
     settle_schema,
 )
-from concilium.trees.settling import find_path
 
 USUAL_GRID = ("age", "sex")
 LEAST_NOISE = 1e-9  # of counts that have noise, and are drawn to what cells have in common

@@ -21,11 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
-from concilium.models.explanation import Explanation, annotate, say_open
+from concilium.models.explanation import (
+    Explanation,
+    annotate,
+    decline,
+    find_outside,
+    say_missing_sites,
+    say_open,
+    say_query,
+    warn_outside,
+)
 from concilium.models.follow_up import Followed, know_by_horizon
 from concilium.models.model_file import save, write
 from concilium.models.pictures import Picture
-from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided

@@ -93,7 +93,7 @@ def tell_apart(hashes: Hashes, folder: Path | None = None) -> Hashes:
     """The same with rows that are equal numbered, in their order, so that no two rows have one hash."""
     apart = hashes
     for rows in split_hashes(hashes[0]):
-        before = count_before(hashes[:, rows])
+        before = _count_before(hashes[:, rows])
         if before is None:
             continue
         if apart is hashes:
@@ -103,7 +103,7 @@ def tell_apart(hashes: Hashes, folder: Path | None = None) -> Hashes:
     return apart
 
 
-def count_before(hashes: Hashes) -> NDArray[np.uint64] | None:
+def _count_before(hashes: Hashes) -> NDArray[np.uint64] | None:
     """How many rows before each are equal to it; None where no two rows are."""
     if are_distinct(hashes[0]):
         return None

@@ -54,7 +54,7 @@ def ask(
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
-    folder = find_release(path, month)
+    folder = _find_release(path, month)
     if not (folder / MODEL).exists():
         _check_patient(study, agreed, patient, oldest)
         if tell is not None:
@@ -87,7 +87,7 @@ def date_study(study: Study, month: str) -> Study:
     return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
-def find_release(path: Path, month: str) -> Path:
+def _find_release(path: Path, month: str) -> Path:
     """Where the release of a month lies: beside the study file."""
     return path.with_name(f"{path.stem}.asked") / month
 
@@ -130,7 +130,7 @@ def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str
 def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
     """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
     path = Path(path)
-    release = find_release(path, today().isoformat()[:7]) / MODEL
+    release = _find_release(path, today().isoformat()[:7]) / MODEL
     if path.suffix == ".json" or release.exists():
         released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_
