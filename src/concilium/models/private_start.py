@@ -79,7 +79,10 @@ M = TypeVar("M", bound="PrivateMethod[Any]")
 
 def find_stated_classes(method: Method[Any]) -> list[Value]:
     """What is not predicted and what is: two stated classes, or the positive one against all others."""
-    stated, positive = state_values(_get(method, "values").get(method.target, ())), method.positive
+    stated, positive = (
+        state_values(_get(method, "values").get(method.target, ())),
+        getattr(method, "positive", None),
+    )
     if positive is None:
         if len(stated) != 2:
             raise StudyError(
