@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 
 from concilium.errors import StudyError
 from concilium.models.private_choice import find_better
-from concilium.models.private_start import plan_start, start, states_attributes, states_classes
+from concilium.models.private_start import (
+    find_stated_classes,
+    plan_start,
+    start,
+    states_attributes,
+    states_classes,
+)
 from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.shares import is_too_small, widen_sensitivity
@@ -27,7 +33,7 @@ from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
-from concilium.protocol.schema import set_against_rest, state_values
+from concilium.protocol.schema import state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
@@ -93,7 +99,7 @@ class PrivateShapes:
         if is_too_small(min(price for price in self.prices if price)):
             raise StudyError(f"an 'epsilon' of {model.epsilon} is too small for any question to be answered")
         if states_classes(model):
-            _ = self.find_classes(model)
+            _ = find_stated_classes(model)
         twice = sorted(model.values.keys() & model.bins.keys())
         if twice:
             raise StudyError(f"{twice[0]!r} has both 'values' and 'bins': a ShapeModel needs one of them")
@@ -123,25 +129,9 @@ class PrivateShapes:
         ]
         return Plan("rho", (*plan_start(model), *questions))
 
-    @staticmethod
-    def find_classes(model: ShapeModel) -> list[Value]:
-        """What is not predicted and what is: two stated classes, or the positive one against all others."""
-        stated, positive = state_values(model.values.get(model.target, ())), model.positive
-        if positive is None:
-            if len(stated) != 2:
-                raise StudyError(
-                    f"a private ShapeModel needs 'positive', or the two classes: values = {{{model.target!r}: [...]}}"
-                )
-            return list(stated)
-        own = state_values([positive])[0]
-        labels = [label(value) for value in stated]
-        if labels and label(own) not in labels:
-            raise StudyError(f"'positive' is {label(own)}, but the stated classes are {', '.join(labels)}")
-        return [*set_against_rest(own, [value for value in stated if label(value) != label(own)])]
-
     def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
         stated, said_first = yield from start(self.model, partners)
-        classes = self.find_classes(stated)
+        classes = find_stated_classes(stated)
         positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
         attributes = _list_stated(stated)
         if not attributes:
