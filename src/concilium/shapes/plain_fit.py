@@ -77,7 +77,6 @@ GROUPS = 8
 MOST_CROSSED = 40
 MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
-SURE_OF_PAIR = 1.0
 # The rounding of points may take this part of the variance of the log odds.
 ROUNDED_AWAY = 0.01
 NOT_PRIVATE = (
@@ -409,7 +408,7 @@ class _Fit:
             scores.append(
                 score_pair(sums.gradient[inside].reshape(sizes), sums.weights[inside].reshape(sizes))
             )
-        chance = SURE_OF_PAIR * math.sqrt(
+        chance = math.sqrt(
             2 * math.log(20 * len(candidates))
         )  # of so many, the largest by chance alone
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
