@@ -15,7 +15,7 @@ from concilium.errors import ConciliumError, ModelError, StudyError
 from concilium.privacy.identity import Identity
 from concilium.protocol.terms import today
 from concilium.study import consulting
-from concilium.study.consulting import ask, find_release
+from concilium.study.consulting import _find_release, ask
 from contract.patients import ROWS, SITES
 from contract.test_contract import write_table
 
@@ -84,7 +84,7 @@ def test_the_first_question_of_a_month_is_paid_and_all_others_are_free(release, 
         assert answer.hospitals == SITES
     assert ask(path, PATIENT, requester="weiss") == first
     assert read_ledgers(tmp_path) == paid
-    model = find_release(path, today().isoformat()[:7]) / "model.json"
+    model = _find_release(path, today().isoformat()[:7]) / "model.json"
     assert cc.load(model).ask(PATIENT, requester="weiss") == first
     assert ask(model, PATIENT, requester="weiss") == first
 
@@ -213,7 +213,7 @@ def test_an_agreement_that_does_not_hold_is_one_sentence_and_costs_nothing(chang
         if (tmp_path / f"{name}.ledger").exists():
             with cc.Ledger.open_readonly(tmp_path / f"{name}.ledger") as book:
                 assert not book.spent()
-    assert not find_release(path, today().isoformat()[:7]).exists()
+    assert not _find_release(path, today().isoformat()[:7]).exists()
 
 
 def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
@@ -233,7 +233,7 @@ def test_a_form_asks_for_what_the_file_names_or_what_was_released(tmp_path):
     assert "Patients like this one: age 45 or above, sex m; 117 patients." in filled.output
     text = path.read_text()
     bare = text[: text.index("[values]")] + text[text.index("[house]") :]
-    released = str(find_release(path, today().isoformat()[:7]) / "model.json")
+    released = str(_find_release(path, today().isoformat()[:7]) / "model.json")
     wrong = run.invoke(app, ["ask", released, "--as", "weiss"], input="63\nmale\nM\n\n\n")
     assert "sex = male is no value of it: f, m" in wrong.output
     assert "Patients like this one: age 45 or above, sex m; 117 patients." in wrong.output

@@ -58,6 +58,14 @@ def ask(
             help="Your own kit: hospitals are on machines of their own, and the house releases each month's counts.",
         ),
     ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="Of a FHIR Bundle: a dictionary that adds codes of attributes to the study's own.",
+        ),
+    ] = None,
     oldest: Annotated[
         int, typer.Option(metavar="DAYS", min=0, help="Of a FHIR Bundle, how old an observation may be.")
     ] = 365,
@@ -103,7 +111,9 @@ def ask(
     try:
         patients = read_patients(patient) if patient else [_fill_in(consultation, elsewhere=kit is not None)]
         answers = [
-            ask_about(consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest)
+            ask_about(
+                consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest, mapping=mapping
+            )
             for one in patients
         ]
     except ConciliumError:

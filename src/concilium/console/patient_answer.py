@@ -17,8 +17,7 @@ from concilium.models.explanation import Explanation, Reason, say_share
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.trees.body import TreeBody, class_shares
-from concilium.trees.settling import find_path
+from concilium.trees.body import TreeBody, class_shares, find_path
 
 WIDTH, ROW, NAMES, BAR = 620, 34, 300, 230
 SCALE = 330  # as wide as a phone

@@ -60,6 +60,7 @@ from concilium.protocol.terms import Draft, today
 from concilium.records.dictionary import DictionaryEntry, draft_entries, say_value
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
+from concilium.trees.body import find_path
 from concilium.trees.naive_bayes import (
     NaiveBayes,
     NaiveBayesBody,
@@ -76,7 +77,6 @@ from concilium.trees.schemas import (
     find_oddities,
     settle_schema,
 )
-from concilium.trees.settling import find_path
 
 USUAL_GRID = ("age", "sex")
 BANDS = 5
@@ -459,10 +459,16 @@ class Consultation(TreeMethod[CubeBody]):
         }
 
     def ask(
-        self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "", oldest: int = OLDEST
+        self,
+        patient: Mapping[str, Any],
+        *,
+        requester: str | RequesterPass = "",
+        oldest: int = OLDEST,
+        entries: Mapping[str, DictionaryEntry] | None = None,
     ) -> ConsultationAnswer:
         """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
-        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`).
+        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`), and `entries` say where in
+        it attributes are, where these are not those of the study.
 
         Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
         patient of whom no attribute of the grid is known, a requester who is not on the list, an agreement that has
@@ -473,7 +479,7 @@ class Consultation(TreeMethod[CubeBody]):
         bundled = None
         if is_bundle(patient):
             known = {*names_[0], *names_[1], *Query.parse(self.query).attributes}
-            bundled = read_bundle(patient, sorted(known), self.card.dictionary, today(), oldest)
+            bundled = read_bundle(patient, sorted(known), entries or self.card.dictionary, today(), oldest)
             patient = bundled.values
         numbers = [one.name for one in (*self.body.by, *self.body.predictors) if one.edges]
         read, unused = read_request(

@@ -21,11 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
-from concilium.models.explanation import Explanation, annotate, say_open
+from concilium.models.explanation import (
+    Explanation,
+    annotate,
+    decline,
+    find_outside,
+    say_missing_sites,
+    say_open,
+    say_query,
+    warn_outside,
+)
 from concilium.models.follow_up import Followed, know_by_horizon
 from concilium.models.model_file import save, write
 from concilium.models.pictures import Picture
-from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided
@@ -216,6 +224,7 @@ class Method(Proposal[B]):
     body_type         what its model file holds
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
+    tells_apart       whether what it says depends on the patient; of a table of the population it does not
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
@@ -227,6 +236,7 @@ class Method(Proposal[B]):
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
+    tells_apart: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
     follows_time: ClassVar[bool] = False

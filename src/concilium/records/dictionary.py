@@ -27,6 +27,7 @@ from concilium.records.grammar import canonical, read_number, read_text
 MOST_ATTRIBUTES = 2000
 MOST_VALUES = 1000
 MOST_TEXT = 200
+MOST_CODES = 1000  # characters of an attribute's codes in one system
 MOST_BYTES = 1 << 17
 CUTS = 10  # into so many parts at most a plausible range is cut, where no bins are given
 STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -300,7 +301,10 @@ def _read_entry(where: str, section: object) -> DictionaryEntry:
     if "values" in plain:
         plain["values"] = _read_values(where, plain["values"], kind == "text")
     if isinstance(plain.get("codes"), dict):
-        plain["codes"] = {str(system): str(code) for system, code in plain["codes"].items()}
+        plain["codes"] = {
+            str(system): ", ".join(map(str, codes if isinstance(codes, list) else [codes]))
+            for system, codes in plain["codes"].items()
+        }
     if isinstance(plain.get("absent"), int | float | bool):
         plain["absent"] = label(plain["absent"])
     try:
@@ -338,10 +342,11 @@ def _check_entry(where: str, entry: DictionaryEntry) -> None:
         *entry.values,
         *entry.values.values(),
         *entry.codes,
-        *entry.codes.values(),
     ]
     if any(len(text) > MOST_TEXT or not text.isprintable() for text in texts):
         raise StudyError(f"{where}: texts have at most {MOST_TEXT} printable characters")
+    if any(len(text) > MOST_CODES or not text.isprintable() for text in entry.codes.values()):
+        raise StudyError(f"{where}: codes of one system have at most {MOST_CODES:,} printable characters")
     if len(entry.values) > MOST_VALUES:
         raise StudyError(f"{where}: at most {MOST_VALUES} values are listed; these are {len(entry.values)}")
     if entry.absent and not entry.codes:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from concilium.consult.fhir_values import add_codes, list_inputs
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.passes import RequesterPass
-from concilium.errors import HouseError, StudyError, StudyPending
+from concilium.errors import HouseError, ModelError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
 from concilium.records.dictionary import draft_entries
@@ -46,25 +47,26 @@ def ask(
     tell: Callable[[str], None] | None = None,
     fetch: Fetch | None = None,
     oldest: int = OLDEST,
+    mapping: Path | None = None,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
     Whatever is wrong with the patient or the requester is said before a hospital is asked anything. `fetch` gets a
     month's release from elsewhere, such as the house of a network; without it, the hospitals of the study file release
-    it here.
+    it here. `mapping`: a dictionary that says where in a FHIR Bundle attributes are.
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _open(path).ask(patient, requester=requester, oldest=oldest)
+        return _answer(_open(path), patient, requester, oldest, mapping)
     from concilium.study.study import Study
 
     study = Study.read(path, elsewhere=fetch is not None)
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
-    folder = find_release(path, month)
+    folder = _find_release(path, month)
     if not (folder / MODEL).exists():
-        _check_patient(study, agreed, patient, oldest)
+        _check_patient(study, agreed, patient, oldest, mapping)
         if tell is not None:
             tell(f"releasing the counts of {month}")
         dated = date_study(study, month)
@@ -89,7 +91,7 @@ def ask(
             ) from None
     released = _open(folder / MODEL)
     _check_unchanged(path, agreed, released)
-    return released.ask(patient, requester=requester, oldest=oldest)
+    return _answer(released, patient, requester, oldest, mapping)
 
 
 def _check_unchanged(path: Path, agreed: Consultation, released: Consultation) -> None:
@@ -126,12 +128,27 @@ def _say(value: object) -> str:
     return "not stated" if value in (None, "", (), [], {}) else f"{value!r}"
 
 
+def _answer(
+    method: Consultation,
+    patient: Mapping[str, Any],
+    requester: str | RequesterPass,
+    oldest: int,
+    mapping: Path | None,
+) -> ConsultationAnswer:
+    entries = None
+    if mapping is not None:
+        if not is_bundle(patient):
+            raise ModelError("--map is for a FHIR Bundle, and this patient is none: leave it out")
+        entries = add_codes(method.card.dictionary, mapping, list_inputs(method))
+    return method.ask(patient, requester=requester, oldest=oldest, entries=entries)
+
+
 def date_study(study: Study, month: str) -> Study:
     """The study of one month's release."""
     return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
-def find_release(path: Path, month: str) -> Path:
+def _find_release(path: Path, month: str) -> Path:
     """Where the release of a month lies: beside the study file."""
     return path.with_name(f"{path.stem}.asked") / month
 
@@ -154,12 +171,16 @@ def _take_consultation(study: Study, method: Any) -> Consultation:
     return method
 
 
-def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int) -> None:
+def _check_patient(
+    study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int, mapping: Path | None
+) -> None:
     """ModelError where the patient could not be asked about, as far as the study file tells."""
     grid, named = _list_named(study, agreed)
+    entries: Mapping[str, DictionaryEntry] = study.dictionary.entries
     if is_bundle(patient):
-        patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
-    entries = {**draft_entries(study.values), **study.dictionary.entries}
+        mapped = entries if mapping is None else add_codes(entries, mapping, named)
+        patient = read_bundle(patient, named, mapped, today(), oldest).values
+    entries = {**draft_entries(study.values), **entries}
     known = named or {*patient} - {study.target}
     read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
@@ -175,7 +196,7 @@ def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str
 def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
     """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
     path = Path(path)
-    release = find_release(path, today().isoformat()[:7]) / MODEL
+    release = _find_release(path, today().isoformat()[:7]) / MODEL
     if path.suffix == ".json" or release.exists():
         released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_

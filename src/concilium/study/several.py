@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,6 +304,17 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         method: row for method, row in telling.items() if not (row["tells_risks"] and is_miscalibrated(row))
     }
     taken, why = _choose_readable(believed or telling, key)
+    return _Pick(taken, why + _say_passed_over(measured, wrong, telling, believed))
+
+
+def _say_passed_over(
+    measured: Collection[str],
+    wrong: Mapping[str, Collection[str]],
+    telling: Collection[str],
+    believed: Collection[str],
+) -> str:
+    """Which methods were not taken, for each reason."""
+    why = ""
     if left := [method for method in measured if method not in wrong]:
         why += f"; cannot be told from chance: {_say_names(left)}"
     if left := [method for method, sites in wrong.items() if sites]:
@@ -314,7 +325,7 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         why += f"; passed over for a calibration slope outside 0.5 to 2: {_say_names(left)}"
     elif not believed:
         why += "; no method's risks come true (calibration slope outside 0.5 to 2): adapt it before use"
-    return _Pick(taken, why)
+    return why
 
 
 def _choose_readable(rows: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from concilium.errors import ConciliumError, QueryError, StudyError, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
-from concilium.study.choosing import Choice, choose_hospitals
+from concilium.study.sections import Choice, choose_hospitals
 
 if TYPE_CHECKING:
     from concilium.models.measuring import Evaluation
@@ -295,6 +295,10 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f'{self.path}: [study] encounters is for tables and release = "private"; otherwise all rows count'
             )
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        """[study] has the keys that the method needs, and none that it does not take."""
         for one in self.method_type.parameters().values():
             if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
                 raise StudyError(
@@ -352,6 +356,19 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [evaluate] takes one of {', '.join(sections.HELD_BACK)}; {problem}"
             )
+        self._check_comparing(evaluate)
+        if evaluate.bands == 1:
+            raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
+        self._check_figures(evaluate)
+        if evaluate.leave_out and not self.way_out.comparable:
+            raise StudyError(
+                f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
+                "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
+                '= "exact" or "private"'
+            )
+
+    def _check_comparing(self, evaluate: sections.Evaluate) -> None:
+        """What comparing with models learned alone needs."""
         if evaluate.compare and (evaluate.leave_out is None or not self.way_out.by_site):
             raise StudyError(
                 f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
@@ -367,15 +384,6 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [evaluate] compare does not go with method = {self.method!r}: few hospitals have enough "
                 "patients with a rare condition to learn alone, or to lend their model"
-            )
-        if evaluate.bands == 1:
-            raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
-        self._check_figures(evaluate)
-        if evaluate.leave_out and not self.way_out.comparable:
-            raise StudyError(
-                f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
-                "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
-                '= "exact" or "private"'
             )
 
     def _check_figures(self, evaluate: sections.Evaluate) -> None:
@@ -395,6 +403,10 @@ class Study(sections.About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] of {self.method!r} counts who was censored, at hospitals: write holdout = "
                 "0.3, or measure the model at another hospital by `concilium evaluate`"
             )
+        self._check_exact_figures(evaluate)
+
+    def _check_exact_figures(self, evaluate: sections.Evaluate) -> None:
+        """Where noise was paid for, exact figures are those of a simulation, or of patients of the study's own."""
         keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
         if keepers and self.way_out.bounded and evaluate.file is None:
             raise StudyError(
@@ -411,8 +423,6 @@ class Study(sections.About, frozen=True, kw_only=True):
 
     def _check_measuring(self, evaluate: sections.Evaluate) -> None:
         """What measuring through the gate needs."""
-        from concilium.models.risk_counts import AskRiskCounts
-
         if self.follows_time and evaluate.simulation:
             raise StudyError(
                 f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
@@ -425,11 +435,20 @@ class Study(sections.About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] simulation is for records at hand, not across machines"
             )
         self.read_subgroups(evaluate.subgroups or ())
-        percent = None if evaluate.holdout is None else round(100 * evaluate.holdout, 6)
+        self._check_held_out(evaluate.holdout)
+        self._check_measured_release(evaluate)
+
+    def _check_held_out(self, share: float | None) -> None:
+        percent = None if share is None else round(100 * share, 6)
         if percent is not None and not (percent == int(percent) and 1 <= percent <= 90):
             raise StudyError(
                 f"{self.path}: [evaluate] holdout through the gate is 0.01 to 0.9, in hundredths"
             )
+
+    def _check_measured_release(self, evaluate: sections.Evaluate) -> None:
+        """How counts for figures leave, and which class they are of."""
+        from concilium.models.risk_counts import AskRiskCounts
+
         if self.way_out.bounded and evaluate.epsilon is None:
             raise StudyError(
                 f"{self.path}: [evaluate] of a {self.release} study measures with noise: give epsilon = 0.5, say, "
@@ -759,18 +778,23 @@ def _check_sources(study: Study) -> None:
     if study.split is not None:
         sources["[sites]"] = study.split
     for place, source in sources.items():
-        given = [name for name in ("series", "rules") if getattr(source, name) is not None]
-        if not courses and (given or source.records is None):
-            problem = (
-                f"{given[0]} are for methods that learn from courses" if given else "needs the key 'records'"
-            )
-            raise StudyError(f"{study.path}: {place} {problem}")
-        if courses:
-            wanted, why = _find_wanted_part(study)
-            if given != [wanted]:
-                raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
+        _check_source(study, place, source)
     if study.split is not None:
         _check_split(study, study.split, courses)
+
+
+def _check_source(study: Study, place: str, source: sections.Hospital | sections.SplitTable) -> None:
+    """Tables for methods that learn from tables, and of courses the one part that is learned from."""
+    given = [name for name in ("series", "rules") if getattr(source, name) is not None]
+    if not study.method_type.reads_courses and (given or source.records is None):
+        problem = (
+            f"{given[0]} are for methods that learn from courses" if given else "needs the key 'records'"
+        )
+        raise StudyError(f"{study.path}: {place} {problem}")
+    if study.method_type.reads_courses:
+        wanted, why = _find_wanted_part(study)
+        if given != [wanted]:
+            raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
 
 
 def _check_split(study: Study, split: sections.SplitTable, courses: bool) -> None:
