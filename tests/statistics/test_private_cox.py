@@ -172,7 +172,7 @@ def test_noise_that_hides_events_ends_the_study_and_few_patients_have_no_interva
         ({"grid": None}, "'grid' of 2 to 20 times"),
         ({"by_hospital": True}, "no comparison by_hospital"),
         ({"grid": [0, 300]}, "'grid' of 2 to 20 times"),
-        ({"values": {}, "bins": {}}, "states 'values' or 'bins'"),
+        ({"values": {}, "bins": {}}, "it is about; it has none"),
     ],
 )
 def test_a_private_one_states_what_it_is_about(change, said):

@@ -17,7 +17,7 @@ from datetime import date
 from functools import cached_property
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
-from uuid import uuid4
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
@@ -28,6 +28,7 @@ from concilium.errors import ConciliumError, ModelError
 from concilium.models.explanation import Explanation, say_risk, say_risk_interval
 from concilium.models.method import Method
 from concilium.models.prediction import Entries
+from concilium.privacy.randomness import draw_bytes
 from concilium.records.columns import label
 from concilium.records.dictionary import say_value
 from concilium.records.fhir_patient import (
@@ -309,7 +310,7 @@ class CdsService:
             before = self.method.explain(dict(without.values))
             detail.insert(0, f"Without the selected order: {self._summarize(before)}.")
         card: dict[str, Any] = {
-            "uuid": str(uuid4()),
+            "uuid": str(UUID(bytes=draw_bytes(16), version=4)),
             "summary": summary if len(summary) <= MOST_SUMMARY else f"{summary[: MOST_SUMMARY - 1]}…",
             "detail": "\n".join(f"- {_escape(one)}" for one in (*detail, *_say_read(read))),
             "indicator": "warning" if flagged else "info",

@@ -224,6 +224,7 @@ class Method(Proposal[B]):
     body_type         what its model file holds
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
+    tells_apart       whether what it says depends on the patient; of a table of the population it does not
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
@@ -235,6 +236,7 @@ class Method(Proposal[B]):
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
+    tells_apart: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
     follows_time: ClassVar[bool] = False

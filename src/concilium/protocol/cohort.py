@@ -280,7 +280,8 @@ class View:
         self._alone: dict[int, View] = {}
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
-        self._hospital_rows = len(records)
+        # Rows are in order, so that the last says whether one before it is missing.
+        self._rows_are_hospitals = not len(left.rows) or int(left.rows[-1]) == len(left.rows) - 1
         self._lock = threading.Lock()
         self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
         self._labelled: dict[str, Coded] = {}
@@ -428,8 +429,7 @@ class View:
 
     def find_population(self, rows: NDArray[np.int32]) -> Population:
         """The patients of these rows of the view."""
-        same = len(self.patients) == self._hospital_rows
-        return Population(rows if same else self.patients[rows])
+        return Population(rows if self._rows_are_hospitals else self.patients[rows])
 
     def _find_rows(self, asked: Query, target: str) -> NDArray[np.int32]:
         """The rows for which a query is true and the target is known."""
@@ -455,7 +455,7 @@ class View:
             asked.mask(self.records.take(np.zeros(0, dtype=np.intp)))  # QueryError, likewise
         found = list(each_block(list_blocks(size), find))
         count = sum(map(len, found))
-        if count == size == self._hospital_rows:
+        if count == size and self._rows_are_hospitals:
             everyone: NDArray[np.int32] = self.patients.astype(np.int32, copy=False)
             return everyone
         rows: NDArray[np.int32] = make_room(count, np.int32, self.room)

@@ -261,7 +261,7 @@ def _retire(folder: Path) -> None:
     folder.rename(folder.with_name(f"{PARTIAL}old-{os.getpid()}"))
 
 
-class _Writer:
+class _ColumnWriter:
     """The columns of a table on their way into a folder: those of its source, and those that a map makes of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -313,7 +313,7 @@ class _Writer:
 
 def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] | None:
     """Write all columns of a table, and the hashes of its rows."""
-    writer = _Writer(folder)
+    writer = _ColumnWriter(folder)
     token = KEEPER.set(writer)
     try:
         read()

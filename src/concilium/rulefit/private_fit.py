@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.intervals import WITHIN_95
+from concilium.models.private_choice import find_better
 from concilium.models.private_descent import descend, find_covariance
 from concilium.models.private_start import (
     find_stated_classes,
@@ -171,7 +172,8 @@ class PrivateFit:
     def plan(self) -> Plan:
         """Every question, with what it costs."""
         known = f"{len(self.attributes)} " if states_attributes(self.rulefit) else ""
-        tables = f"tables by class of all {known}attributes"
+        better = find_better(self.rulefit, self.attributes)
+        tables = f"tables by class of all {known}attributes{f' ({better})' if better else ''}"
         gradient = PlannedQuestion("rulefit.gradient", self.rho_of_gradient, "noisy gradients")
         first = PlannedQuestion("counts", self.rho_of_tables, tables)
         return Plan("rho", (*plan_start(self.rulefit), first, *[gradient] * GRADIENTS))
@@ -228,6 +230,7 @@ class PrivateFit:
             CAUTIOUS,
             *said_first,
             *said_of_bins,
+            *filter(None, [find_better(rulefit, self.attributes)]),
         ]
         return Learned(body, warnings=warnings, decision=said)
 
