@@ -295,7 +295,7 @@ def run_ours(
 
 def count_terms(model: Any) -> int:
     """Curves, pairs and rules; RuleFit's rules and lines."""
-    return len(model.body.terms) if model.method == "shapes" else len(model.table())
+    return len(model.body.terms) if model.method == "shapes" else len(model.list_terms())
 
 
 def run_peers(folder: Path) -> None:

@@ -134,6 +134,6 @@ def test_a_term_without_events_on_one_side_has_no_interval():
     frame = PATIENTS.assign(marker=np.where(PATIENTS.event == "yes", "no", "yes"))
     frame.loc[frame.index[::3], "marker"] = "no"
     model = fit(frame, attributes=["age", "marker"])
-    assert model.table()[1].low is None
+    assert model.list_terms()[1].low is None
     assert any("marker = yes: all events, or none" in one for one in model.card.warnings)
     assert "hazard ratio" in model.text()

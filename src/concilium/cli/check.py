@@ -157,8 +157,9 @@ def dictionary(
     """
     from concilium.errors import StudyError
     from concilium.protocol.schema import say_left_out
+    from concilium.records.cohort_dictionary import complete_draft
     from concilium.records.cohort_file import CohortFile, is_cohort_file
-    from concilium.records.drafting import complete_draft, draft_dictionary
+    from concilium.records.drafting import draft_dictionary
     from concilium.records.table import Records
     from concilium.records.table_map import TableMap
 

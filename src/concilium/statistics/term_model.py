@@ -359,14 +359,14 @@ class TermModel(PrivateMethod[B]):
             return ()
         return (f"Learned from {used} of {used + lost} patients: the others lack a value, and may differ.",)
 
-    def table(self) -> list[RegressionLine]:
+    def list_terms(self) -> list[RegressionLine]:
         """Every term with its estimate, errors, interval and p-value."""
         return make_lines(self._estimates, self._ratio)
 
     def to_csv(self) -> str:
         """The table with all its numbers."""
         names = [one.name for one in fields(RegressionLine)]
-        return write_csv([names, *([getattr(line, name) for name in names] for line in self.table())])
+        return write_csv([names, *([getattr(line, name) for name in names] for line in self.list_terms())])
 
     def to_html(self) -> str:
         """The table as HTML."""
@@ -380,7 +380,7 @@ class TermModel(PrivateMethod[B]):
     @property
     def _in_words(self) -> list[RegressionLine]:
         """The table with what the dictionary says of values."""
-        return [replace(line, term=self._say_term(line.term)) for line in self.table()]
+        return [replace(line, term=self._say_term(line.term)) for line in self.list_terms()]
 
     def _say_term(self, term: str) -> str:
         """A term with what the dictionary says of its values: `sex = female`, not `sex = 0`."""
@@ -440,7 +440,7 @@ class TermModel(PrivateMethod[B]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """A forest plot of all terms."""
         drawn = {"forest plot": draw_forest(self._in_words, self._ratio)}
-        lines = {line.term: line for line in self.table()}
+        lines = {line.term: line for line in self.list_terms()}
         most_apart = sorted(self.body.between, key=lambda one: -one.share)
         for one in most_apart[: MOST_SHOWN if whole else FEW_DRAWN]:
             reach = WITHIN_95

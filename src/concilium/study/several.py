@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from concilium.consult.report import render_methods
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
+from concilium.evaluation.metrics import FIGURE_HEAD
 from concilium.models.intervals import WITHIN_95
 from concilium.models.model_file import load
+from concilium.models.pictures import Picture
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.study.planning import plan_several, refuse_unfit
 from concilium.study.results import (
@@ -56,7 +58,7 @@ class _Pick:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SeveralResults:
     """The results of every method by its name, a table of them, and which to take; `model`, `metrics` and `card` are
     those of the one to take (of the first, where nothing was measured)."""
@@ -65,6 +67,27 @@ class SeveralResults:
     results: Mapping[str, StudyResults]
     pick: _Pick
     files: Mapping[str, Path] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        pick = f"take {self.pick.method}" if self.pick.method else "nothing measured"
+        return f"SeveralResults({self.study.name!r}, {', '.join(self.results)}; {pick})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: which method to take, and the figures of each."""
+        from html import escape  # which a hospital's process needs not, as the next
+
+        from concilium.statistics.results import draw_html
+
+        said = f"<p>Take {escape(self.pick.method)}: {escape(self.pick.why)}.</p>" if self.pick.method else ""
+        parts = "".join(
+            f"<h5>{escape(method)}</h5>{draw_html([FIGURE_HEAD, *one.list_figures()])}"
+            for method, one in self.results.items()
+        )
+        return f"<h4>{escape(self.study.name)}</h4>{said}{parts}"
+
+    def plot(self) -> Picture:
+        """The picture of the method to take."""
+        return self.picked.plot()
 
     @property
     def picked(self) -> StudyResults:

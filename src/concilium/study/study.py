@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.errors import ConciliumError, QueryError, StudyError, name_some, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
@@ -85,6 +85,26 @@ class Study(sections.About, frozen=True, kw_only=True):
         methods = ", ".join(dict.fromkeys(one.method for one in self.several or (self,)))
         return f"Study({self.name!r}, {methods}, target={self.target!r}, release={self.release})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what is learned about whom, where, and how it is released and measured."""
+        # As in `planning`: a hospital's process needs none of this.
+        from concilium.statistics.results import draw_html
+
+        studies = self.several or (self,)
+        split, named = self.split, name_some([one.name for one in self.hospitals], 12)
+        hospitals = named if split is None else f"one table, dealt by {split.by or split.gateways}"
+        asked = {} if self.evaluate is None else msgspec.structs.asdict(self.evaluate)
+        facts = {
+            "purpose": self.purpose,
+            "method": ", ".join(dict.fromkeys(one.method for one in studies)),
+            "target": self.target,
+            "patients": self.query or "everyone",
+            "release": ", ".join(dict.fromkeys(one.release for one in studies)),
+            "hospitals": hospitals,
+            "evaluation": ", ".join(f"{key} = {value}" for key, value in asked.items() if value) or "none",
+        }
+        return draw_html([("study", self.name), *((key, text) for key, text in facts.items() if text)])
+
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False, text: str | None = None) -> Study:
         """The study in a TOML file; StudyError says in one sentence which key is wrong and how.
@@ -142,6 +162,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             apart = {about.target, None if split is None else split.by}
             names = tuple(name for name in dictionary if name not in apart)
             about = msgspec.structs.replace(about, attributes=names or None)
+        values = {**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)}
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         columns = sections.read_section(path, "series", document, sections.CourseColumns)
@@ -150,6 +171,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             _hospitals(path, document.get("site", [])),
             sections.read_section(path, "choose", document, Choice),
         )
+        about = msgspec.structs.replace(about, query=_read_query(path, about.query, values, dictionary))
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
@@ -160,7 +182,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             passed_over=passed_over,
             columns=columns,
             schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
-            values={**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)},
+            values=values,
             bins={**bins, **sections.read_columns(path, "bins", document, sections.Edges)},
             parameters=_join_parameters(
                 path, about.method, columns, sections.read_parameters(path, method, document)
@@ -250,7 +272,6 @@ class Study(sections.About, frozen=True, kw_only=True):
         """What no single key can tell: keys that need, exclude or contradict each other."""
         self._check_hospitals()
         self._check_method()
-        self._check_query()
         for column, edges in self.bins.items():
             if any(not low < high for low, high in pairwise(edges)):
                 raise StudyError(
@@ -342,14 +363,6 @@ class Study(sections.About, frozen=True, kw_only=True):
         if self.method_type.reads_courses or self.target not in self.bins:
             return None
         return self.bins[self.target][0], self.bins[self.target][-1]
-
-    def _check_query(self) -> None:
-        from concilium.records.query import Query
-
-        try:
-            Query.parse(self.query)
-        except QueryError as error:
-            raise StudyError(f"{self.path}: [study] query: {error}") from None
 
     def _check_evaluation(self, evaluate: sections.Evaluate) -> None:
         if self.method_type.reads_courses and (evaluate.holdout is None or evaluate.compare):
@@ -678,6 +691,17 @@ class Study(sections.About, frozen=True, kw_only=True):
             f"{self.path}: [study] positive = {self.positive!r} is not a value of {self.target!r} "
             f"(it has {names})"
         )
+
+
+def _read_query(path: Path, query: str, values: Mapping[str, Any], dictionary: Dictionary) -> str:
+    """The query in the values that the study states."""
+    from concilium.records.dictionary import draft_entries
+    from concilium.records.query_reading import read_query
+
+    try:
+        return read_query(query, {**draft_entries(values), **dictionary.entries})
+    except QueryError as error:
+        raise StudyError(f"{path}: [study] query: {error}") from None
 
 
 def _check_together(several: Sequence[Study]) -> None:
