@@ -99,6 +99,15 @@ def test_codes_are_shared_once_and_a_second_copy_does_not_fit(shown: tuple[Path,
 
 
 @needs_patients
+def test_an_ehr_gets_a_card_of_the_model_of_three_omop_databases(shown: tuple[Path, str]) -> None:
+    _, said = shown
+    card = said[said.index("[warning] Gastrointestinal hemorrhage = yes: ") :]
+    assert "Peptic ulcer = yes: odds ratio" in card
+    assert "Esophagitis no: nothing recorded" in card
+    assert "Not in the record: Throat culture." in card
+
+
+@needs_patients
 def test_together_is_pooled_and_better_than_alone(shown: tuple[Path, str]) -> None:
     figures: dict[str, list[float]] = {}
     for line in shown[1].splitlines():

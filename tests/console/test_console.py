@@ -26,6 +26,8 @@ from concilium.console.patient_answer import SCALE, answer_patient
 from concilium.console.patient_form import list_fields
 from concilium.console.serving import ConsoleError, _check_place, make_console
 from concilium.console.web import make_app
+from concilium.consult.cds_hooks import make_services
+from concilium.models.model_file import name_by_content
 from small_study import SPLIT, lay_out
 
 DICTIONARY = """
@@ -100,6 +102,17 @@ def test_the_answer_is_the_models_own(folder: Path, browser: TestClient) -> None
         page = unescape(ask(browser, **fields).text)
         for sentence in model.explain(patient).sentences:
             assert re.sub(r"^(\d+\. |- )", "", sentence) in page
+
+
+def test_a_card_of_an_ehr_leads_to_the_models_page(folder: Path, browser: TestClient) -> None:
+    """Whatever the service is called: the link has the model's content."""
+    place = folder / MODEL / "model.json"
+    keys = {"ward": name_by_content(place)}
+    services = make_services({"ward": (cc.load(place), {})}, console="http://127.0.0.1/", keys=keys)
+    page = browser.get(services["ward"].console.removeprefix("http://127.0.0.1"))
+    assert page.text == browser.get(f"/models/{MODEL}").text
+    assert page.status_code == 200
+    assert browser.get("/models/sha256-nothing").status_code == 404
 
 
 def test_a_patient_of_others_is_refused_as_by_consult(folder: Path, browser: TestClient) -> None:

@@ -36,6 +36,7 @@ from concilium.console.results_folder import (
 )
 from concilium.consult.report import make_environment
 from concilium.errors import ConciliumError
+from concilium.models.model_file import name_by_content
 from concilium.models.recalibrated import AdaptedModel
 from concilium.registry import METHODS, load
 from concilium.trees.body import TreeBody
@@ -158,7 +159,11 @@ State = Annotated[ConsoleState, Depends(_find_state)]
 
 
 def find_model(state: ConsoleState, key: str) -> FoundModel:
-    found = state.folder.find().models.get(key)
+    """The model of a key, or the one that has this content (`name_by_content`), as cards of an EHR call it."""
+    models = state.folder.find().models
+    found = models.get(key)
+    if found is None and key.startswith("sha256-"):
+        found = next((one for one in models.values() if name_by_content(one.path) == key), None)
     if found is None:
         raise PageError(404, "There is no such model in this folder.")
     return found
@@ -345,7 +350,7 @@ def _show_models(request: Request, state: State, session: Viewer) -> Response:
 def _show_model(request: Request, state: State, session: Viewer, key: str) -> Response:
     found = find_model(state, key)
     model = open_model(state, found)
-    state.trail.enter(session.user, "open model", key)
+    state.trail.enter(session.user, "open model", found.key)
     may_ask = session.may("clinician")
     return _render_model(request, state, session, found, model, _empty(), may_ask=may_ask)
 
