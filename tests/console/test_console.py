@@ -24,7 +24,7 @@ from concilium.console.gateway import listen, make_server
 from concilium.console.guard import MOST_BODY, GuardedApp
 from concilium.console.patient_answer import SCALE, answer_patient
 from concilium.console.patient_form import FormField, list_fields
-from concilium.console.serving import ConsoleError, check_place, make_console
+from concilium.console.serving import ConsoleError, _check_place, make_console
 from concilium.console.web import make_app
 from concilium.consult.cds_hooks import make_services
 from concilium.models.model_file import name_by_content
@@ -484,15 +484,15 @@ def test_a_name_of_another_site_is_not_answered(folder: Path) -> None:
 )
 def test_it_refuses_to_be_open_to_others(host: str, proxy: bool, users: bool, said: str) -> None:
     with pytest.raises(ConsoleError, match=said):
-        check_place(host, None, proxy, users)
+        _check_place(host, None, proxy, users)
 
 
 def test_it_listens_here_or_with_what_protects_it(tmp_path: Path) -> None:
     pem = tmp_path / "cert.pem"
     pem.touch()
-    check_place("127.0.0.1", None, False, False)
-    check_place("0.0.0.0", None, True, True)
-    check_place("0.0.0.0", (pem, pem), False, True)
+    _check_place("127.0.0.1", None, False, False)
+    _check_place("0.0.0.0", None, True, True)
+    _check_place("0.0.0.0", (pem, pem), False, True)
 
 
 # The audit log.
