@@ -25,6 +25,8 @@ from concilium.statistics.results import known, say_number, say_p
 Matrix = NDArray[np.float64]
 # A variance of fewer deviations of its noise is hidden.
 HIDDEN = 3.0
+# Edges that are no further apart than this part of them are as good as one value.
+CLOSE, MOST_DIGITS = 0.05, 12
 
 
 class NumberRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -171,8 +173,8 @@ def _standardise(mean: Matrix, variance: Matrix) -> float | None:
 
 
 def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None:
-    """Lower quartile, median and upper quartile, interpolated within cells between edges; None where one lies beyond
-    the outer edges, or nobody is counted."""
+    """Lower quartile, median and upper quartile: between edges that are close the shortest number there, as patients'
+    values are, and elsewhere interpolated. None where one lies beyond the outer edges, or nobody is counted."""
     total = float(cells.sum())
     if total <= 0:
         return None
@@ -184,8 +186,22 @@ def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None
             return None
         before = reached[place - 1]
         part = (share * total - before) / max(cells[place], 1e-12)
-        found.append(float(edges[place - 1] + part * (edges[place] - edges[place - 1])))
+        low, high = edges[place - 1], edges[place]
+        found.append(_shorten(float(low + part * (high - low)), low, high))
     return found
+
+
+def _shorten(value: float, low: float, high: float) -> float:
+    """The number of fewest digits from `low` to below `high`, the one nearest to the value; where these are far apart,
+    the value itself. A score of 15 is not 15.1."""
+    if high - low > CLOSE * max(abs(low), abs(high)):
+        return value
+    for digits in range(-MOST_DIGITS, MOST_DIGITS + 1):
+        step = 10.0**-digits
+        least, most = math.ceil(round(low / step, 6)), math.ceil(round(high / step, 6)) - 1
+        if least <= most:
+            return round(min(max(round(value / step), least), most) * step, max(digits, 0))
+    return value
 
 
 def _describe_category(

@@ -24,7 +24,7 @@ from concilium.models.intervals import Interval, find_unentered, log_odds_interv
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw, draw_frame
 from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
-from concilium.records.dictionary import DictionaryEntry
+from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
@@ -498,7 +498,8 @@ def explain_courses(
         if unknown == len(rules) and body.base is not None
         else f"; {say_risk(base)} for an average patient"
     )
-    first = f"{body.outcome} = {prediction} (predicted risk {say_risk(risk)}{within}{average})."
+    named = say_value(prediction, (dictionary or {}).get(body.outcome))
+    first = f"{body.outcome} = {named} (predicted risk {say_risk(risk)}{within}{average})."
     if interval is not None and not prediction:
         interval = 1 - interval[1], 1 - interval[0]
     return Explanation(
