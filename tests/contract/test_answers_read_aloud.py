@@ -11,6 +11,7 @@ import pytest
 
 import concilium as cc
 from concilium.models.explanation import OPEN, Explanation, say_hidden, say_open
+from concilium.models.intervals import share_interval
 from concilium.rulefit.reading import _say_shortened
 from concilium.shapes.reading import list_rows
 from concilium.statistics.results import TermEstimate
@@ -480,6 +481,22 @@ def test_a_private_rulefit_says_that_it_counts_a_patient_for_less():
     assert _say_shortened(model.body, 0.97) == _say_shortened(fitted("rulefit", "exact")[0].body, 0.62) == ()
     base, other = model.explain({}), model.explain({"sex": "f"})  # of nothing, the share of all patients
     assert base.interval[1] - base.interval[0] < other.interval[1] - other.interval[0]
+
+
+def test_an_adapted_answer_knows_how_few_patients_it_was_adapted_to():
+    """ "76% (95% interval 73% to 78%), adapted to 400 patients", of whom 91 had the outcome: they alone leave 73% to
+    81%. And the card counted "309 0, 91 1"."""
+    draw = np.random.default_rng(3)
+    rows = [{"age": int(age), "y": int(draw.random() < 0.1)} for age in draw.integers(20, 90, 3000)]
+    house = cc.House(
+        [cc.Site("n", cc.Records.from_rows(rows))],
+        dictionary=cc.Dictionary.parse({"y": {"type": "code", "values": {"0": "well", "1": "ill"}}}, "test"),
+    )
+    own = [{"age": 20 + place % 70, "y": int(place % 4 == 0)} for place in range(400)]
+    model = cc.adapt(cc.DecisionTree("y").fit(house), cc.Records.from_rows(own), site="here")
+    said, (low, high) = model.explain({}), share_interval(300, 400)
+    assert said.interval[1] - said.interval[0] > high - low
+    assert "(300 well, 100 ill): odds multiplied by " in model.card.warnings[0]
 
 
 def test_a_table_asks_for_no_measurement():
