@@ -79,7 +79,7 @@ def test_rules_tell_more_than_the_tree_of_the_same_patients(shown: tuple[Path, s
     assert metrics["auc"] > tree["auc"] + 0.02
     model = cc.load(out / "rules" / "results" / "model.json")
     assert model.card.release == "masked"
-    assert model.table()[0].rule in said
+    assert model.list_terms()[0].rule in said
 
 
 @needs_patients

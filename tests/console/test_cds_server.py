@@ -7,10 +7,6 @@ import copy
 import json
 import logging
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
 from datetime import date
 from pathlib import Path
 
@@ -128,12 +124,34 @@ def test_what_is_no_call_gets_a_status_and_a_sentence(app, method, path, body, h
     assert re.search(said, answer["error"])
 
 
+def test_a_call_that_comes_too_slowly_or_has_too_much_gets_a_sentence(model, tmp_path):
+    app, sent = make_app(model, tmp_path, seconds=0.05), []
+
+    async def receive():
+        await asyncio.sleep(20)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/cds-services/death", "client": None}
+    asyncio.run(app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert "did not arrive in 0.04 s: send it again" in json.loads(sent[1]["body"])["error"]
+    many = {**PATIENT_VIEW, "prefetch": {"conditions": bundle(*[{"resourceType": "Condition"}] * 5001)}}
+    assert call(app, "POST", "/cds-services/death", many)[:2] == (
+        413,
+        {"error": "a call has at most 5,000 resources"},
+    )
+
+
 def test_feedback_that_is_wrong_is_not_quoted(app):
     for change in ({"outcome": "secret"}, {"card": "secret"}, {"outcomeTimestamp": 7}):
         document = {"feedback": [{**FEEDBACK[1], **change}]}
         status, answer, _ = call(app, "POST", "/cds-services/death/feedback", document)
         assert status == 400
         assert "secret" not in answer["error"]
+        assert "regex" not in answer["error"]
 
 
 def test_no_log_holds_a_value_of_a_patient(app, caplog, tmp_path, monkeypatch):
@@ -238,27 +256,3 @@ def test_the_page_says_what_is_answered(tmp_path):
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= {*answer["cards"][0], "links"}
     (tmp_path / "ehr.jwks.json").write_text(json.dumps(JWKS))
     ClientBook(tmp_path / "clients.toml", "https://cds.example.org")
-
-
-def test_the_command_serves_an_ehr(model, tmp_path):
-    (tmp_path / "results").mkdir()
-    model.save(tmp_path / "results" / "model.json")
-    command = [sys.executable, "-m", "concilium.cli.main", "cds", "results/model.json", "--port", "0"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            address = server.stdout.readline().rpartition(" ")[2].strip()
-            with urllib.request.urlopen(address) as answer:
-                services = json.load(answer)["services"]
-            assert [one["id"] for one in services] == ["results", "results-order-select"]
-            request = urllib.request.Request(
-                f"{address}/results", json.dumps(PATIENT_VIEW).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request) as answer:
-                assert len(json.load(answer)["cards"]) == 1
-        finally:
-            server.send_signal(signal.SIGINT)
-        logged = server.stderr.read()
-    assert "results: a card" in logged
-    assert "1288992" not in logged

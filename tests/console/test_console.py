@@ -22,6 +22,7 @@ from concilium.console.access import MOST_GUESSES, AccessError, UserBook
 from concilium.console.audit_trail import AuditTrail, TrailError, verify
 from concilium.console.gateway import listen, make_server
 from concilium.console.guard import MOST_BODY, GuardedApp
+from concilium.console.patient_answer import SCALE, answer_patient
 from concilium.console.patient_form import list_fields
 from concilium.console.serving import ConsoleError, check_place, make_console
 from concilium.console.web import make_app
@@ -109,6 +110,27 @@ def test_a_patient_of_others_is_refused_as_by_consult(folder: Path, browser: Tes
     assert "answer though the model is not about this patient" in page
     insisted = unescape(ask(browser, **{"v.age": "7", "anyway": "1"}).text)
     assert model.explain({"age": 7}, anyway=True).sentences[1] in insisted
+
+
+@pytest.mark.parametrize("name", ["DecisionTree", "NaiveBayes", "RuleFit", "ShapeModel", "Regression"])
+def test_the_probability_that_is_drawn_is_the_one_that_is_said(name: str) -> None:
+    """Of the class that the first sentence speaks of, whichever is predicted; the picture says which."""
+    rows = [{"age": 20 + n % 70, "death": "yes" if n % 70 > 45 and n % 5 else "no"} for n in range(700)]
+    method: Any = getattr(cc, name)
+    positive = {"positive": "yes"} if "positive" in method.parameters() else {}
+    model = method("death", release="exact", **positive).fit({"here": cc.Records.from_rows(rows)})
+    predicted = set()
+    for age in (25, 85):
+        answered = answer_patient(model, {"age": age})
+        (title,) = [one for one in answered.pictures if one.startswith("Probability of ")]
+        drawn = re.search(r'circle cx="([\d.]+)"', answered.pictures[title])
+        said = re.search(r"= (\w+) \((?:(\w+): )?(?:above |below )?([\d.]+)%", answered.headline)
+        assert drawn is not None
+        assert said is not None, answered.headline
+        assert title == f"Probability of death = {said[2] or said[1]}"
+        assert (float(drawn[1]) - 20) / (SCALE - 40) == pytest.approx(float(said[3]) / 100, abs=0.006)
+        predicted.add(said[1])
+    assert predicted == {"no", "yes"}
 
 
 def test_the_form_is_made_of_the_dictionary(folder: Path) -> None:

@@ -254,6 +254,19 @@ def test_the_forecast_goes_on_at_the_pace_of_the_last_days() -> None:
     assert "more than ten years" in say_forecast(spending, make_balance(Fraction(1, 2), Fraction(1000)), now)
 
 
+def test_the_forecast_is_drawn_until_the_budget_is_reached() -> None:
+    now = datetime.now(UTC)
+    spending = [(now - timedelta(days=days), Fraction(100 - days, 100)) for days in (90, 60, 30, 1)]
+    for budget, reaches in ((Fraction(11, 10), True), (Fraction(5), False)):
+        picture = draw_spending(spending, make_balance(Fraction(99, 100), budget))
+        ahead = re.search(r'y1="([\d.]+)" x2="600" y2="([\d.]+)" [^>]*stroke-dasharray="2 4"', picture)
+        limit = re.search(r'y1="([\d.]+)" y2="[\d.]+"[^>]*stroke-dasharray="6 4"', picture)
+        assert ahead is not None
+        assert limit is not None
+        assert float(ahead[1]) > float(ahead[2])
+        assert (float(ahead[2]) == pytest.approx(float(limit[1]), abs=0.2)) == reaches
+
+
 def test_the_picture_of_one_charge_can_be_drawn() -> None:
     now = datetime.now(UTC)
     picture = draw_spending([(now, Fraction(1, 3))], make_balance(Fraction(1, 3), None))

@@ -202,7 +202,8 @@ VARIANTS = [
     ("naive-bayes", "private", {"bins": {}, "values": {"y": ["no", "yes"]}, "epsilon": 8.0}),
     ("voting-trees", "exact", {"imbalance": 1, "max_depth": 2}),
     ("discovery", "private", {"window": "3h", "limits": 2, "epsilon": 20.0}),
-    ("discovery", "local", {"window": "3h"}),
+    # Noise never hides all rules here: what they say of the outcome is asked of found ones only.
+    ("discovery", "local", {"window": "3h", "prevalence": 0.03, "epsilon": 16.0}),
     ("code-counts", "noised", {}),
     ("code-sharing", "shared", {}),
     ("experts", "private", {"answers": "step", "epsilon": 1.0}),

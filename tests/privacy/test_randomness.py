@@ -30,6 +30,7 @@ ALLOWED = {
     "consultations/intervals.py": {"np.random", "default_rng"},
     # Tokens of sessions and forms.
     "console/access.py": {"secrets"},
+    "console/openid.py": {"secrets"},
     "privacy/mechanisms.py": {"opendp"},
     # Attacks and their intervals, the same under their seed: they protect nobody.
     "evaluation/audited_patients.py": {"np.random", "default_rng"},

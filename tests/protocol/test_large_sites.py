@@ -100,6 +100,40 @@ def test_trees_are_the_same_to_the_last_bit(tmp_path, by_blocks, rows, block, se
         assert "severe" in found[1][1]  # it learned something
 
 
+METHODS = {
+    "shapes": lambda: cc.ShapeModel("died", positive="yes", release="exact"),
+    "describe": lambda: cc.Describe("died", release="exact"),
+    "regression": lambda: cc.Regression(
+        "died", positive="yes", release="exact", attributes=["lab", "severe", "age"]
+    ),
+    "tree": lambda: cc.DecisionTree("died", max_depth=2),
+}
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("block", [37, 150, 299])
+def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blocks, method, block):
+    """To the last bit where sums are of whole numbers, or of the same blocks: a table in memory goes by blocks, too."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    found = []
+    for folder in (None, root):
+        by_blocks(block)
+        site = cc.Site("north", read(path, folder), division_key=SIMULATION_KEY)
+        assert (site._context.view.room is None) == (folder is None)
+        house = cc.House([site])
+        model = METHODS[method]().fit(house)
+        said = describe(model) if hasattr(model, "write") else [str(model)]
+        if method in ("shapes", "tree"):
+            said.append(str(model.evaluate(house)))
+        found.append(said)
+    by_blocks(LARGE)
+    assert found[0] == found[1]
+    whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
+    if method in ("shapes", "tree"):  # sums of whole numbers, whatever the blocks
+        assert describe(whole)[:2] == found[0][:2]
+
+
 @SETTINGS
 @given(st.integers(2, 300), st.sampled_from([5, 32, 100, 299]), st.integers(0, 99), st.booleans())
 def test_who_is_held_out_is_the_same(tmp_path, by_blocks, rows, block, seed, wide):

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
+from itertools import product
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import concilium as cc
 from concilium.cli.main import main
 from concilium.errors import PolicyError, RecordsError
+from concilium.ledger.ledger import Ledger
 from concilium.policy.policy import WorkLimits
+from concilium.protocol.cohort import View
+from concilium.protocol.disclosure import Populations
+from concilium.protocol.held_out import recall_tickets
 from concilium.records import blocks, column_store
+from concilium.records.columns import RowValues, label
+from concilium.records.unchanged import END_BYTES, identify_file
 
 
 @pytest.fixture
@@ -80,6 +91,36 @@ def test_a_table_is_read_once_until_it_changes(table, monkeypatch):
         assert len(column_store.list_stores(root_of(table))) == 1  # the one before is gone
     cc.Records.read(table, schema={"died": "code"}, columns=root_of(table))
     assert len(column_store.list_stores(root_of(table))) == 2  # read in another way
+
+
+def test_a_change_in_the_log_of_a_database_is_noticed(table, monkeypatch):
+    path = table.with_name("north.db")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = wal")
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        database.execute("CREATE TABLE patients AS SELECT 'a' AS ward, 1 AS died UNION SELECT 'b', 0")
+        database.commit()
+        before = path.stat()
+        first, readings = len(read(path)), count_readings(monkeypatch)
+        assert len(read(path)) == first == 2
+        database.execute("INSERT INTO patients VALUES ('c', 1)")
+        database.commit()
+        assert path.stat() == before
+        assert len(read(path)) == 3
+        assert len(readings) == 1
+
+
+def test_all_of_a_parquet_footer_is_looked_at(tmp_path):
+    table = pyarrow.table({f"column{i}": [1, 2] for i in range(900)})
+    path = tmp_path / "north.parquet"
+    parquet.write_table(table, path)
+    content = bytearray(path.read_bytes())
+    footer = int.from_bytes(content[-8:-4], "little")
+    assert footer > 2 * END_BYTES
+    before = identify_file(path)["ends"]
+    content[len(content) - 8 - footer + 5] ^= 1
+    path.write_bytes(content)
+    assert identify_file(path)["ends"] != before
 
 
 def test_a_file_that_changed_just_now_is_read_again(table, monkeypatch):
@@ -201,12 +242,66 @@ def test_a_full_disk_says_so_and_leaves_what_was_there(table):
     assert [one for one in root_of(table).iterdir() if one.is_dir()] == [before.folder]
 
 
-def test_a_column_of_ids_is_read_into_memory(table, monkeypatch, caplog):
-    monkeypatch.setattr("concilium.records.streaming.MOST_DISTINCT", 2)
-    records = read(table)
-    assert records.store is None
-    assert "read into memory" in caplog.text
-    assert records.digest == cc.Records.read(table).digest
+def write_ids(path, rows, kind, severe=None):
+    """A table with a column of ids of which nearly every patient has another; perhaps with one cell corrected."""
+    draw = np.random.default_rng(7)
+    ids = [f"P{n:05d}" for n in draw.permutation(rows)]
+    if kind == "gaps":
+        ids[3], ids[5], ids[8], ids[9] = "", "?", " 4.0", ids[0]
+    if kind == "twice":
+        ids[90:] = ids[:20] * 20
+        ids = ids[:rows]
+    if kind == "numbers":
+        ids = [str(1000 + n) for n in draw.permutation(rows)]
+    died = draw.random(rows) < 0.3
+    levels = draw.integers(0, 3, rows) + 2 * died
+    levels[0] = levels[0] if severe is None else severe
+    if path.suffix == ".csv":
+        lines = [f"{one},{level},{dead}" for one, level, dead in zip(ids, levels, died, strict=True)]
+        path.write_text("pid,severe,died\n" + "\n".join(lines) + "\n", encoding="ascii")
+        return
+    table = {"pid": list(map(int, ids)) if kind == "numbers" else ids, "severe": levels, "died": died}
+    parquet.write_table(pyarrow.table(table), path)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [*product(["texts", "gaps", "numbers"], [None, "pid"]), ("twice", "pid"), ("twice", "encounters")],
+)
+def test_ids_of_very_many_patients_stay_on_disk(table, monkeypatch, ending, kind, by):
+    monkeypatch.setattr("concilium.records.streaming.MOST_DISTINCT", 40)
+    path = table.with_name(f"ids.{ending}")
+    write_ids(path, 200, kind)
+    corrected = path.with_name(f"later.{ending}")
+    write_ids(corrected, 200, kind, severe=9)
+    options = {"schema": {"pid": "code"} if kind == "numbers" or by else {}, "missing": ["", "?"]}
+    memory = cc.Records.read(path, **options)
+    found = []
+    for records, rows in ((memory, blocks.ROWS_AT_ONCE), (None, 33)):
+        monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows)
+        records = records or cc.Records.read(path, **options, columns=root_of(path))
+        assert (records.store is None) == (records is memory)
+        said = [records.digest, list(map(label, records.values("pid"))), records.tell_apart().tolist()]
+        rows_are = {"by": by and "pid", "encounters": by == "encounters"}
+        try:
+            patients = cc.Patients(table=records, **rows_are)
+            site = cc.Site("north", patients, ledger=Ledger(), division_key=b"k" * 32)
+        except RecordsError as error:
+            found.append([*said, str(error)])
+            continue
+        tree = cc.DecisionTree("died", max_depth=2).fit(cc.House([site]))
+        tickets = recall_tickets(site._context.view).tolist()
+        hidden, told = sorted(site._context.view.hidden), tree.text()
+        other = cc.Records.read(corrected, **options, columns=records.store and root_of(corrected))
+        view = View(other, cc.Policy(), by=rows_are["by"])
+        news = Populations(site.ledger, cc.Patients(table=other, **rows_are), 5, view)
+        found.append([*said, tickets, patients.people, hidden, told, news.count_news()])
+    assert isinstance(records["pid"].values, RowValues)
+    assert found[1] == found[0]
+    if len(found[1]) > 4:
+        assert "severe" in found[1][-2]
+        assert found[1][-1] == (0, 1 if by else 0, 0)
 
 
 def test_small_tables_and_other_sources_stay_in_memory(table, monkeypatch):

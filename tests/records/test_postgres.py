@@ -21,11 +21,13 @@ from hypothesis import strategies as st
 import concilium as cc
 from cdm import HOSPITAL, SECTIONS, list_statements, write_cohort, write_duckdb
 from concilium.errors import RecordsError
+from concilium.records import column_store
 from concilium.records.columns import Coded, Numbers
 from concilium.records.query import read_as_labels
 from concilium.records.series import Series
 from concilium.records.table import Records
 from concilium.records.table_map import TableMap
+from concilium.records.unchanged import COUNTING_VERSION
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -413,3 +415,52 @@ def test_a_cdm_in_a_schema_is_the_table_that_a_file_of_it_is(server: Server, tmp
     write_cohort(path, source.replace('"cdm"', '"omop"'), sections)
     with pytest.raises(RecordsError, match="there is no schema 'omop'; there are: cdm, "):
         cc.Records.read(path)
+
+
+def test_a_large_table_is_read_again_when_the_server_counts_a_change(filled: Server, tmp_path, monkeypatch):
+    monkeypatch.setattr(column_store, "LARGE", 1)
+    readings, code = [], column_store._code_batches
+
+    def note(*arguments):
+        readings.append(1)
+        return code(*arguments)
+
+    monkeypatch.setattr(column_store, "_code_batches", note)
+
+    def read(table: str) -> int:
+        before, url = len(readings), filled.url()
+        found = Records.read(url, table=table, columns=tmp_path / "north.ledger.columns")
+        assert found.digest == Records.read(url, table=table).digest
+        return len(readings) - before
+
+    with psycopg.connect(filled.url(), autocommit=True) as connection:
+        if connection.info.server_version < COUNTING_VERSION:
+            pytest.skip("this server may lose what it counts, so that no store is kept")
+
+        def change(statement: str) -> None:
+            connection.execute(statement)
+            connection.execute("SELECT pg_stat_force_next_flush()")
+
+        change("CREATE TABLE growing AS SELECT generate_series(1, 50) AS a")
+        change("CREATE TABLE other AS SELECT 1 AS a")
+        change("CREATE VIEW seen AS SELECT a + 1 AS b FROM growing")
+        try:
+            assert [read("growing"), read("growing"), read("seen"), read("seen")] == [1, 0, 1, 0]
+            change("INSERT INTO other VALUES (2)")
+            assert [read("growing"), read("seen"), read("seen")] == [0, 1, 0]
+            for statement in (
+                "UPDATE growing SET a = 99 WHERE a = 1",
+                "DELETE FROM growing WHERE a = 2",
+                "TRUNCATE growing",
+                "INSERT INTO growing SELECT generate_series(1, 50)",
+                "ALTER TABLE growing ADD COLUMN c int",
+            ):
+                change(statement)
+                if "TRUNCATE" not in statement:
+                    assert [read("growing"), read("growing")] == [1, 0]
+        finally:
+            connection.execute("DROP TABLE growing CASCADE")
+            connection.execute("DROP TABLE other")
+    manifests = list((tmp_path / "north.ledger.columns").rglob("table.json"))
+    assert manifests
+    assert not any(word in one.read_text() for one in manifests for word in PASSWORD.split())

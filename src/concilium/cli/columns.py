@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from concilium.records.column_store import Store
 
 
-class _ListByDefault(ShowByDefault):
+class _ListColumnsByDefault(ShowByDefault):
     """`columns LEDGER` is `columns list LEDGER`."""
 
     default = "list"
 
 
-app = typer.Typer(cls=_ListByDefault, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=_ListColumnsByDefault, no_args_is_help=True, rich_markup_mode=None)
 
 Place = Annotated[
     Path, typer.Argument(metavar="LEDGER", help="The hospital's ledger, or the folder LEDGER.columns.")

@@ -8,6 +8,7 @@ bytes (`MOST_BYTES`), its resources and the time in which it must arrive.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -74,6 +75,7 @@ class CdsApp:
         self.services, self.trail, self.clients, self.origins = services, trail, clients, origins
         self._day = day
         self.connections, self._decisions = TimedConnections(seconds), Decisions()
+        self._patience = 0.8 * seconds  # then there is time for a sentence before the connection is closed
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -86,7 +88,7 @@ class CdsApp:
         headers = [*HEADERS, (b"content-length", str(len(body)).encode()), *self._allow(named)]
         if reply.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
-        if reply.status == 413:
+        if reply.status in (408, 413):
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -136,7 +138,14 @@ class CdsApp:
         kind = headers.get(b"content-type", "").partition(";")[0].strip().casefold()
         if kind not in ("application/json", "application/fhir+json"):
             return CdsReply(415, {"error": "calls are JSON: content-type application/json"})
-        body = await self._read(scope, receive)
+        try:
+            async with asyncio.timeout(self._patience):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            log.info("refused a call: too slow")
+            return CdsReply(
+                408, {"error": f"the call did not arrive in {self._patience:.3g} s: send it again"}
+            )
         if body is None or isinstance(body, CdsReply):
             return body
         peer = str(scope["client"][0]) if scope.get("client") else ""
@@ -215,7 +224,8 @@ def _say_fault(error: msgspec.ValidationError) -> str:
     """What is wrong and where, without a value: msgspec quotes one where it lists what is allowed."""
     said = str(error)
     place = said.rpartition(" - at `$")[2].rstrip("`") if " - at `$" in said else ""
-    return f"see {place.lstrip('.')}" if "Invalid enum value" in said or "[...]" in place else said
+    quotes = "Invalid enum value" in said or "regex" in said or "[...]" in place
+    return f"see {place.lstrip('.')}" if quotes else said
 
 
 def describe_api(services: Mapping[str, CdsService]) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from concilium.console.study_form import change_text, read_study_form
 from concilium.console.study_runs import StudyRun, StudyRuns, suggest_folder
 from concilium.console.web import ConsoleState, Fields, PageError, State, render, require
 from concilium.errors import ConciliumError, StudyError
-from concilium.privacy.accounting import shown
+from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
 from concilium.study.planning import StudyPlan
 from concilium.study.results import write_whole
+from concilium.study.sections import shares_entries
 from concilium.study.study import Study
 
 if TYPE_CHECKING:
@@ -46,10 +47,20 @@ class CheckedStudy:
     plan: StudyPlan | None = None
     tables: tuple[TableCheck, ...] = ()
     problem: str = ""
+    is_sharing: bool = False
+
+    @property
+    def methods(self) -> str:
+        """What the study learns, method by method."""
+        studies = () if self.study is None else self.study.several or (self.study,)
+        return ", ".join(dict.fromkeys(one.method for one in studies))
 
     @property
     def total(self) -> str:
-        return "" if self.plan is None else shown(self.plan.total)
+        if self.plan is None or self.study is None:
+            return ""
+        epsilon = say_epsilon(epsilon_from_rho(self.plan.total, self.study.privacy.delta))
+        return f"{shown(self.plan.total)} (epsilon {epsilon})"
 
 
 def check_study(
@@ -78,7 +89,15 @@ def check_study(
     except ConciliumError as error:
         # What quotes cells of a hospital's table stays on this machine, unless it is the scientist's own.
         said = str(error) if inside is None else error.outside
-        return CheckedStudy(problem=said.replace(str(path), path.name))
+        return CheckedStudy(problem=said.replace(str(path), path.name), is_sharing=_is_sharing(text))
+
+
+def _is_sharing(text: str) -> bool:
+    """Whether a study shares patients' own entries, and learns no model."""
+    try:
+        return shares_entries(tomllib.loads(text))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _check_tables(study: Study) -> list[TableCheck]:

@@ -293,7 +293,7 @@ def _find_ledger(state: ConsoleState, key: str) -> Path:
 def _without_path(error: ConciliumError, path: Path, key: str) -> str:
     """The sentence of an error, with the key of a file instead of where it lies."""
     said = str(error).replace(str(path), key)
-    return f"{said[0].upper()}{said[1:]}"
+    return said if said.startswith(key) else f"{said[0].upper()}{said[1:]}"
 
 
 def save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None:

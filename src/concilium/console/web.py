@@ -409,7 +409,7 @@ def _render_model(
         has_report=(found.folder / REPORT).is_file(),
         performance=list_performance(found),
         subgroups=read_figures(found).get("subgroups") or {},
-        has_terms=hasattr(model, "table") or hasattr(model, "rules_"),
+        has_terms=bool(model.list_terms()),
         downloads=list_downloads(found),
     )
 
@@ -456,13 +456,20 @@ def list_changes(
     ]
 
 
+def _name_target(model: Any) -> str:
+    """What is predicted, by its label and its name."""
+    entry = model.card.dictionary.get(model.target)
+    named = entry.label if entry is not None else ""
+    return str(model.target) if named in ("", model.target) else f"{named} ({model.target})"
+
+
 def describe_model(found: FoundModel, model: Any) -> list[tuple[str, str]]:
     """What a reader must know of a model before believing it, as label and text."""
     card, figures = model.card, read_figures(found)
     rows = [
-        ("Predicts", found.target or str(model.target)),
+        ("About" if card.method == "describe" else "Predicts", _name_target(model)),
         ("Method", describe_method(card.method)),
-        ("About patients with", model.query or "any values: everyone"),
+        ("Patients", model.query or "everyone"),
         ("Hospitals", ", ".join(site.name for site in card.sites)),
         ("Released as", card.meaning),
     ]

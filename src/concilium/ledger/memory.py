@@ -153,7 +153,7 @@ class LedgerMemory:
     def remember_state(self, aspect: str, states: bytes) -> tuple[int, bool]:
         """Keep a state of the patients, once: its number, and whether it is new. Inside `seal`, if and only if the
         charge stands."""
-        digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
+        digest = _digest_state(aspect, states)
         known = "SELECT number FROM patient_state WHERE digest = ?"
         with self._file.joining(to_write=True):
             before = self._recollect(known, (digest,))
@@ -167,7 +167,7 @@ class LedgerMemory:
 
     def complete_state(self, number: int, aspect: str, states: bytes) -> None:
         """Enter more patients into a state that was kept."""
-        digest = hashlib.sha256(aspect.encode() + b"\n" + states).digest()
+        digest = _digest_state(aspect, states)
         statement = "UPDATE patient_state SET digest = ?, states = ? WHERE number = ?"
         self._remember(statement, (digest, states, number))
 
@@ -282,6 +282,12 @@ def _read_circle(names: str) -> tuple[str, ...]:
 @lru_cache(maxsize=32)
 def _write_circle(names: tuple[str, ...]) -> str:
     return json.dumps(names)
+
+
+def _digest_state(aspect: str, states: bytes) -> bytes:
+    hasher = hashlib.sha256(f"{aspect}\n".encode())
+    hasher.update(states)
+    return hasher.digest()
 
 
 def _split_links(links: bytes) -> list[bytes]:

@@ -139,6 +139,10 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
                 f"follow-up is counted in at most {MOST_CELLS} cells of time, which rise from zero"
             )
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return True
+
     def estimate(self, patients: int, columns: int) -> Workload:
         largest = max(map(len, (self.body, *self.bodies.values())))
         at_once = min(patients, _count_at_once(largest))
@@ -172,15 +176,23 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
         body = self.bodies[cohort.view.site] if self.bodies else self.body
         model = self._open(body)
         place = [label(value) for value in model.classes_].index(label(self.positive))
+        counts, seen = np.zeros(self.numbers, dtype=np.int64), False
+        for part in cohort.split():
+            seen |= self._add_counts(counts, part, model, place, _count_at_once(len(body)))
+        if self.noise is None and not seen:
+            _refuse_other_codes(cohort, self.target, model)
+        return counts.reshape(self.shape)
+
+    def _add_counts(
+        self, counts: NDArray[np.int64], cohort: Cohort, model: Method[Any], place: int, step: int
+    ) -> bool:
+        """Count these patients too; whether one of them has the outcome."""
         happened = _find_outcome(cohort, self.target, {label(self.positive)})
         outcome = self._place_ends(model.followed, happened, cohort) if model.followed else happened
-        if self.noise is None and not happened.any():
-            _refuse_other_codes(cohort, self.target, model)
         names = [name for name in model.attributes_ if name in cohort.view.records]
         columns = Records({name: cohort.view.records[name] for name in names}) if names else None
         groups = list(self._place_groups(cohort))
-        counts = np.zeros(self.numbers, dtype=np.int64)
-        edges, step = np.array(self.edges), _count_at_once(len(body))
+        edges = np.array(self.edges)
         for start in range(0, len(cohort), step):
             rows = cohort.rows[start : start + step]
             patients = _complete(columns, rows, model.attributes_, self.target)
@@ -191,7 +203,7 @@ class AskRiskCounts(Summed, frozen=True, kw_only=True):
             for first, group in groups:
                 tables = first + group[start : start + step][known]
                 counts += np.bincount(self.ends * self.bins * tables + cells, minlength=self.numbers)
-        return counts.reshape(self.shape)
+        return bool(happened.any())
 
     def _place_ends(self, followed: Followed, events: NDArray[np.int64], cohort: Cohort) -> NDArray[np.int64]:
         codes, cells = recode(Attribute(followed.time, (0.0, *self.times)), cohort.view)
@@ -279,12 +291,8 @@ def _refuse_other_codes(cohort: Cohort, target: str, model: Method[Any]) -> None
     """DoesNotFit where no patient has an outcome that the model knows; not asked under noise, where no patient may
     decide about an answer."""
     column, known = cohort.view.coded(target), set(map(label, model.classes_))
-    occur = np.flatnonzero(np.bincount(column.codes[cohort.rows]))
-    if (
-        len(occur)
-        and model.names_classes
-        and not any(label(column.values[c - 1]) in known for c in occur if c)
-    ):
+    occur = np.flatnonzero(np.bincount(column.codes[cohort.rows])).tolist()
+    if occur and model.names_classes and not any(label(column.values[c - 1]) in known for c in occur if c):
         raise DoesNotFit(
             f"the outcome {target!r} is coded otherwise here: none of the model's classes occurs; the hospital's map "
             "says what its codes mean"

@@ -20,8 +20,9 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -46,9 +47,10 @@ from concilium.records.blocks import (
     list_blocks,
     look_up,
     make_room,
+    read_block,
     write_block,
 )
-from concilium.records.columns import Coded, Column, Numbers, Value, take_block
+from concilium.records.columns import Coded, Column, Numbers, RowValues, map_values, take_block
 from concilium.records.expression import names
 from concilium.records.grammar import measure, measure_or_day, read_day
 from concilium.records.patients import (
@@ -210,6 +212,18 @@ class Cohort:
         rows = self.rows[chosen]
         return replace(self, rows=rows, population=Population(self.view.patients[rows]))
 
+    def take_block(self, block: slice) -> Cohort:
+        """Some of the patients, who follow each other."""
+        rows = read_block(self.rows, block)
+        return replace(self, rows=rows, population=self.view.find_population(rows))
+
+    def split(self) -> Iterator[Cohort]:
+        """The patients by blocks; one block where there are few."""
+        for block in list_blocks(len(self)) if is_large(len(self)) else ():
+            yield self.take_block(block)
+        if not is_large(len(self)):
+            yield self
+
     def take_part(self, name: str) -> PatientPart:
         """What the hospital holds of these patients beside its table, such as their series."""
         part = self.view.find_part(name)
@@ -280,7 +294,8 @@ class View:
         self._alone: dict[int, View] = {}
         self._branch_floor = policy.branch_floor
         self._guard = Guard(policy.minimum_cell, policy.dominance)
-        self._hospital_rows = len(records)
+        # Rows are in order, so that the last says whether one before it is missing.
+        self._rows_are_hospitals = not len(left.rows) or int(left.rows[-1]) == len(left.rows) - 1
         self._lock = threading.Lock()
         self._selections: OrderedDict[tuple[str, str], tuple[NDArray[np.int32], Population]] = OrderedDict()
         self._labelled: dict[str, Coded] = {}
@@ -428,8 +443,7 @@ class View:
 
     def find_population(self, rows: NDArray[np.int32]) -> Population:
         """The patients of these rows of the view."""
-        same = len(self.patients) == self._hospital_rows
-        return Population(rows if same else self.patients[rows])
+        return Population(rows if self._rows_are_hospitals else self.patients[rows])
 
     def _find_rows(self, asked: Query, target: str) -> NDArray[np.int32]:
         """The rows for which a query is true and the target is known."""
@@ -455,7 +469,7 @@ class View:
             asked.mask(self.records.take(np.zeros(0, dtype=np.intp)))  # QueryError, likewise
         found = list(each_block(list_blocks(size), find))
         count = sum(map(len, found))
-        if count == size == self._hospital_rows:
+        if count == size and self._rows_are_hospitals:
             everyone: NDArray[np.int32] = self.patients.astype(np.int32, copy=False)
             return everyone
         rows: NDArray[np.int32] = make_room(count, np.int32, self.room)
@@ -498,7 +512,7 @@ class View:
         if not self._by_itself:
             return numbers(self.records, name)
         return (
-            column.numbers if isinstance(column, Numbers) else _read_days(column, measure_or_day, self.room)
+            column.numbers if isinstance(column, Numbers) else map_values(column, measure_or_day, self.room)
         )
 
     def reread(self, name: str) -> None:
@@ -561,7 +575,7 @@ def _say_unknown(name: str) -> str:
     )
 
 
-def _are_last(owners: NDArray[np.intp], most: int) -> NDArray[np.bool_]:
+def _are_last(owners: NDArray[np.integer], most: int) -> NDArray[np.bool_]:
     """For each row whether it is among the last so many of its patient."""
     order = np.argsort(owners, kind="stable")  # the rows of a patient together, in their order
     together = owners[order]
@@ -583,7 +597,10 @@ def identifies(name: str, column: Column, policy: Policy, store: Store | None = 
 
 
 def _looks_identifying(name: str, column: Column) -> bool:
-    """The same by its name and what it holds alone."""
+    """The same by its name and what it holds alone. Of texts with more different values than are counted (RowValues)
+    only dates are of use."""
+    if isinstance(column, Coded) and isinstance(column.values, RowValues):
+        return near_unique(column) or not holds_dates(column)
     if isinstance(column, Coded) and len(column.values) < IDENTIFIER_VALUES:
         return False
     if isinstance(column, Numbers) or column.numeric or holds_measurements(column):
@@ -603,6 +620,9 @@ def near_unique(column: Coded) -> bool:
     """Whether a column of categories has about one value per patient, so that to list them is to list patients."""
     if len(column.values) < IDENTIFIER_VALUES:
         return False
+    if isinstance(column.values, RowValues):
+        known = sum(np.count_nonzero(read_block(column.codes, rows)) for rows in list_blocks(len(column)))
+        return bool(column.values.distinct >= IDENTIFIER_SHARE * known)
     counts = count_codes(column.codes, len(column.values) + 1)[1:]
     distinct = int(np.count_nonzero(counts))
     return distinct >= IDENTIFIER_VALUES and distinct >= IDENTIFIER_SHARE * int(counts.sum())
@@ -621,7 +641,7 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
         return column.numbers
     if holds_dates(column):
         assert isinstance(column, Coded)
-        return _read_days(column, read_day, records.room)
+        return map_values(column, read_day, records.room)
     if holds_measurements(column):
         return read_as_numbers(column, records.room)
     if not isinstance(column, Coded) or not all(
@@ -630,11 +650,6 @@ def numbers(records: Records, name: str) -> NDArray[np.float64]:
         raise DoesNotFit(say_text(name))
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
     return look_up(sizes, column.codes, records.room)
-
-
-def _read_days(column: Coded, read: Callable[[Value], float], room: Path | None) -> NDArray[np.float64]:
-    days: NDArray[np.float64] = np.array([np.nan, *map(read, column.values)], dtype=np.float64)
-    return look_up(days, column.codes, room)
 
 
 def say_text(name: str) -> str:
@@ -649,7 +664,8 @@ def holds_measurements(column: Column) -> bool:
     values, of which each would otherwise be a category of its own."""
     if isinstance(column, Numbers) or column.by_itself or len(column.values) <= MOST_INTEGER_VALUES:
         return False
-    return 1 <= sum(math.isnan(measure(value)) for value in column.values) <= ODD_TEXTS
+    odd = islice((value for value in column.values if math.isnan(measure(value))), ODD_TEXTS + 1)
+    return 1 <= len(list(odd)) <= ODD_TEXTS
 
 
 def holds_dates(column: Column) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,7 @@ from concilium.ledger.ledger import Ledger
 from concilium.ledger.memory import PatientMemory
 from concilium.privacy.identity import Identity, statement
 from concilium.records.blocks import (
+    count_codes,
     fill_room,
     is_large,
     list_blocks,
@@ -38,7 +39,7 @@ from concilium.records.blocks import (
     split_hashes,
     write_block,
 )
-from concilium.records.columns import Coded, Value, label
+from concilium.records.columns import Coded, Column, RowValues, Value, label, take_block
 from concilium.records.patients import Patients
 from concilium.records.row_hashes import Hashes, are_distinct, hash_rows
 from concilium.records.table import Records
@@ -271,7 +272,8 @@ class PatientStates:
             if by_row is None:
                 return None
             found = np.zeros(int(numbers.max(initial=0)) + 1, dtype=np.uint64)
-            np.add.at(found, numbers, by_row)  # of several rows, all that they say
+            for block in list_blocks(len(numbers)):  # of several rows, all that they say
+                np.add.at(found, read_block(numbers, block), read_block(by_row, block))
             self._found[aspect, key] = found
         return found
 
@@ -287,21 +289,25 @@ class PatientStates:
         found = self._marked.get((aspect, key))
         seen = self._view.records
         if found is None and set(aspect.columns) <= set(seen.names):
-            rows = self._view.patients
             # Without their names, by which the same column may have gone.
             columns = {str(place): seen[name] for place, name in enumerate(aspect.columns)}
-            ids = self._ids[:, rows]
             found = np.zeros(int(numbers.max(initial=0)) + 1, dtype=np.uint16)
-            marks = _encipher(hash_rows(columns, len(seen)) + ids, key).astype(np.uint16)
-            np.add.at(found, numbers[rows], marks)
-            found[numbers[rows]] = np.maximum(found[numbers[rows]], 1)
+            for rows, names in self._encipher_rows(columns, key):
+                own = numbers[rows]
+                np.add.at(found, own, names.astype(np.uint16))
+            for rows in self._list_rows():
+                own = numbers[rows]
+                found[own] = np.maximum(found[own], 1)
             self._marked[aspect, key] = found
         return found
 
     def count_uncommon(self, aspect: Aspect) -> int:
         """Of a column, the patients of whom it does not say what it says of most."""
         column = self._view.records[aspect.columns[0]]
-        held = column.codes if isinstance(column, Coded) else column.numbers
+        if isinstance(column, Coded):
+            values = len(column) if isinstance(column.values, RowValues) else len(column.values)
+            return len(column) - int(count_codes(column.codes, values + 1).max(initial=0))
+        held = column.numbers
         return len(held) - int(np.unique(held, return_counts=True, equal_nan=True)[1].max(initial=0))
 
     def _name(self, aspect: Aspect, key: bytes) -> Names | None:
@@ -316,11 +322,24 @@ class PatientStates:
         seen = self._view.records
         if not set(aspect.columns) <= set(seen.names):
             return None
-        rows = self._view.patients
-        names = np.zeros(len(patients), dtype=np.uint64)
-        hashes = hash_rows({name: seen[name] for name in aspect.columns}, len(seen))
-        names[rows] = _encipher(hashes + ids[:, rows], key)
+        names: Names = make_room(len(patients), np.uint64, seen.room)
+        for rows, own in self._encipher_rows({name: seen[name] for name in aspect.columns}, key):
+            names[rows] = own
         return names
+
+    def _list_rows(self) -> Iterator[NDArray[np.integer]]:
+        """The rows of the view's patients in the hospital's table, by blocks."""
+        for block in list_blocks(len(self._view.records)):
+            yield read_block(self._view.patients, block)
+
+    def _encipher_rows(
+        self, columns: Mapping[str, Column], key: bytes
+    ) -> Iterator[tuple[NDArray[np.integer], Names]]:
+        """What these columns say of the view's patients, with their ids, block by block: by their rows in the
+        hospital's table."""
+        for block, rows in zip(list_blocks(len(self._view.records)), self._list_rows(), strict=True):
+            some = {name: take_block(column, block, raw=True) for name, column in columns.items()}
+            yield rows, _encipher(hash_rows(some, len(rows)) + self._ids[:, rows], key)
 
 
 def join_marks(one: Marks, other: Marks) -> Marks | None:

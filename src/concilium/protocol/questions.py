@@ -36,6 +36,7 @@ from concilium.protocol.held_out import Folds, Part
 from concilium.protocol.messages import Envelope, decode
 from concilium.protocol.releases import find_release
 from concilium.protocol.subgroups import Subgroup
+from concilium.records.blocks import each_block, is_large, list_blocks
 from concilium.records.columns import Value
 from concilium.registry import KINDS, load
 
@@ -308,9 +309,28 @@ class Summed(Statistic, frozen=True, kw_only=True):
             raise MessageError(f"a question of kind {self.kind!r} cannot have Laplace noise")
         return self.sensitivity.l1
 
+    @property
+    def adds_blocks(self) -> bool:
+        """Whether its array is the sum of those of some of the patients each, whoever they are together."""
+        return False
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return self.adds_blocks
+
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         """The array, of all patients of the cohort."""
         raise NotImplementedError
+
+    def compute_all(self, cohort: Cohort) -> NDArray[np.integer]:
+        """The same, block by block on all cores where there are very many. So it is for a table in memory and for one
+        on disk, whose answers are then the same."""
+        if not self.adds_blocks or not is_large(len(cohort)):
+            return self.compute(cohort)
+        total = np.zeros(self.shape, dtype=np.int64)
+        for one in each_block(list_blocks(len(cohort)), lambda block: self.compute(cohort.take_block(block))):
+            total += one.reshape(self.shape)
+        return total
 
     def suppress(self, words: NDArray[np.integer], cohort: Cohort) -> None:
         """Take out of the array what the hospital's disclosure rules do not let it tell of this cohort (disclosure.py):

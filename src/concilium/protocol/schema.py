@@ -526,6 +526,6 @@ def _find_foreign_codings(schemas: Mapping[str, SchemaSeen]) -> list[str]:
 def _list_values(column: Coded, cohort: Cohort) -> list[str | int | float | bool | None]:
     """The values that occur among the cohort's patients, missing (None) last."""
     rows = None if cohort.everyone else cohort.rows
-    occurring = np.flatnonzero(count_codes(column.codes, len(column.values) + 1, rows))
+    occurring = np.flatnonzero(count_codes(column.codes, len(column.values) + 1, rows)).tolist()
     values: list[str | int | float | bool | None] = [column.values[code - 1] for code in occurring if code]
-    return [*values, None] if len(occurring) and occurring[0] == 0 else values
+    return [*values, None] if occurring and occurring[0] == 0 else values

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from concilium.errors import RecordsError
+
 ROWS_AT_ONCE = 1 << 20
 ROWS_SORTED = 1 << 22  # what is sorted, is sorted by parts of about so many rows
 PAGE = mmap.PAGESIZE
@@ -69,7 +71,15 @@ def make_room(shape: int | tuple[int, ...], dtype: DTypeLike, folder: Path | Non
         return np.zeros(shape, dtype=dtype)
     with tempfile.TemporaryFile(dir=folder) as file:  # which only its owner can read
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error here, and no broken page later
+        try:
+            os.posix_fallocate(
+                file.fileno(), 0, size
+            )  # a full disk is an error here, and no broken page later
+        except OSError as error:
+            raise RecordsError(
+                f"{folder}: there is no room for {size / 1e9:.2g} GB that a large table needs while it is asked about "
+                f"({error.strerror}); make room on that disk"
+            ) from None
         return np.memmap(file, dtype=dtype, mode="r+", shape=shape)
 
 

@@ -10,9 +10,7 @@ for.
 Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
 table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
 
-A store is taken for the file it was read from while path, size, both times and the inode of the file are the same, and
-so are its first and last bytes (of Parquet: what its footer says of each row group). *Not noticed:* a change inside the
-file by a program that sets both times back, which takes the clock of the machine. `concilium columns check` reads
+A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads
 everything. A store that is damaged, or half-written, is written again; the one before stays until the new one is there.
 """
 
@@ -39,19 +37,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
+from concilium.records import streaming
 from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
-from concilium.records.blocks import list_blocks, read_block
+from concilium.records.blocks import fill_room, list_blocks, read_block, split_hashes
 from concilium.records.coding import Place
-from concilium.records.columns import Coded, Column, Numbers, Value
+from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
+from concilium.records.grammar import canonical
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
-from concilium.records.streaming import Finished, StreamCoder, TooManyValues, get_rows, open_for_owner
+from concilium.records.streaming import Finished, NotStreamed, RowCoder, StreamCoder, get_rows, open_for_owner
+from concilium.records.unchanged import Identity
 
 log = logging.getLogger(__name__)
 
 FORMAT = "concilium/columns@1"
 MANIFEST, HASHES, FACTS, LOCK, PARTIAL = "table.json", "rows.hashes", "facts.json", "lock", "part-"
 LARGE = 1 << 25  # cells from which on a table is kept in a store
-END_BYTES = 1 << 16
 YOUNG = 2 * 10**9  # nanoseconds in which a file may change twice with one time
 
 
@@ -184,9 +184,8 @@ def remove_stores(root: Path) -> int:
     return len(stores)
 
 
-def find_store(root: Path, source: Path, reading: Mapping[str, Any]) -> Store | None:
-    """The store of a file as it is now, read in this way; None where there is none that can be used."""
-    identity = identify_file(source)
+def find_store(root: Path, identity: Identity, reading: Mapping[str, Any]) -> Store | None:
+    """The store of a source as it is now, read in this way; None where there is none that can be used."""
     for store in list_stores(root):
         if store.manifest["source"] == identity and store.manifest["reading"] == _digest(reading):
             if store.is_complete():
@@ -195,54 +194,42 @@ def find_store(root: Path, source: Path, reading: Mapping[str, Any]) -> Store | 
     return None
 
 
-def identify_file(path: Path) -> dict[str, Any]:
-    """What tells a file from others, and from itself after a change."""
-    status = path.stat()
-    with path.open("rb") as file:
-        ends = file.read(END_BYTES)
-        file.seek(max(len(ends), status.st_size - END_BYTES))
-        ends += file.read(END_BYTES)
-    return {
-        "path": str(path.absolute()),
-        "size": status.st_size,
-        "modified": status.st_mtime_ns,
-        "changed": status.st_ctime_ns,
-        "inode": status.st_ino,
-        "ends": hashlib.sha256(ends).hexdigest(),
-    }
-
-
 def write_store(
-    root: Path, source: Path, reading: Mapping[str, Any], read: Callable[[], object]
+    root: Path,
+    identify: Callable[[], Identity | None],
+    reading: Mapping[str, Any],
+    read: Callable[[], object],
 ) -> Store | None:
     """Read a table into a store; None where it cannot be kept in one, and why is logged. What was there before of this
-    file is deleted once the new one is complete."""
+    source is deleted once the new one is complete."""
     with _locked(root), _saying_full(root):
-        found = find_store(root, source, reading)  # by another process, meanwhile
+        begun, identity = time.time_ns(), dict(identify() or {})
+        source = identity["path"]
+        found = find_store(root, identity, reading)  # by another process, meanwhile
         if found is not None:
             return found
         for leftover in root.glob(f"{PARTIAL}*"):
             log.warning("%s was not finished: it is deleted, and the table read again", leftover)
             shutil.rmtree(leftover)
-        begun, identity = time.time_ns(), identify_file(source)
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
         try:
             log.info("%s is read into %s once", source, root)
             manifest = _write_columns(folder, read)
             if manifest is None:
                 return None
-            if identify_file(source) != identity:
-                raise RecordsError(f"{source} changed while it was read: read it again once it is complete")
-            if begun - max(identity["modified"], identity["changed"]) < YOUNG:
-                identity["changed"] = (
-                    0  # it may change again within the same time: the next process reads it anew
-                )
+            if "changed" in identity:
+                if identify() != identity:
+                    raise RecordsError(
+                        f"{source} changed while it was read: read it again once it is complete"
+                    )
+                if begun - max(identity["modified"], identity["changed"]) < YOUNG:
+                    identity["changed"] = 0  # it may change again within the same time: it is read anew
             manifest |= {"source": identity, "reading": _digest(reading), "written": time.time()}
             _sync(_write_json(folder / MANIFEST, manifest))
             for file in list(folder.iterdir()):
                 _sync(file)
             final = root / f"{manifest['digest'][:32]}-{_digest(reading)[:16]}"
-            older = [one for one in list_stores(root) if one.source == identity["path"]]
+            older = [one for one in list_stores(root) if one.source == source]
             if final.exists():
                 _retire(final)
             folder.rename(final)
@@ -261,7 +248,7 @@ def _retire(folder: Path) -> None:
     folder.rename(folder.with_name(f"{PARTIAL}old-{os.getpid()}"))
 
 
-class _Writer:
+class _ColumnWriter:
     """The columns of a table on their way into a folder: those of its source, and those that a map makes of them."""
 
     def __init__(self, folder: Path) -> None:
@@ -280,28 +267,40 @@ class _Writer:
     ) -> dict[str, Column]:
         for before in self.folder.iterdir():  # of a reading that was given up
             before.unlink()
-        self.rows, finished = _code_batches(self.folder, read, declared, place, empty)
+        self.rows, finished, kept = _code_batches(self.folder, read, declared, place, empty)
+        numbers = {name: number for number, name in enumerate(declared)}
+
+        def finish(name: str) -> dict[str, Any]:
+            if name in kept:
+                return self._describe_rows(name, kept[name])
+            return self._finish(numbers[name], name, finished[name], declared[name].by_itself)
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            items = enumerate(finished.items())
-            self.entries = list(pool.map(lambda item: self._finish(item[0], *item[1]), items))
-        self.entries = [
-            {**entry, "by_itself": entry["by_itself"] or declared[entry["name"]].by_itself}
-            for entry in self.entries
-        ]
+            self.entries = list(pool.map(finish, declared))
         self._columns = {entry["name"]: _map_column(self.folder, entry, self.rows) for entry in self.entries}
         return dict(self._columns)
 
-    def _finish(self, number: int, name: str, column: Finished) -> dict[str, Any]:
+    def _describe_rows(self, name: str, coder: RowCoder) -> dict[str, Any]:
+        """A column of which each row keeps its own cell, once its different ones are counted."""
+        entry: dict[str, Any] = {"name": name, **coder.describe(), "distinct": 0}
+        column = _map_column(self.folder, entry, self.rows)
+        assert isinstance(column, Coded)
+        return {**entry, "distinct": _count_distinct(column, self.folder)}
+
+    def _finish(self, number: int, name: str, column: Finished, by_itself: bool) -> dict[str, Any]:
         spool = column.spool
         plain = (spool.path, spool.checksum) if column.is_plain else None
         entry = _write_column(self.folder, str(number), name, column.distinct, column.rows, plain)
         spool.path.unlink(missing_ok=True)
-        return entry
+        return {**entry, "by_itself": entry["by_itself"] or by_itself}
 
     def keep(self, name: str, column: Column) -> Column:
         if self._columns.get(name) is column:
             self.made.append(next(entry for entry in self.entries if entry["name"] == name))
             return column
+
+        if isinstance(column, Coded) and len(column.values) > streaming.MOST_DISTINCT:
+            raise NotStreamed(f"the map makes {name!r} a column of very many distinct values")
 
         def list_rows(part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
             yield from (read_block(part(column), block) for block in list_blocks(self.rows))
@@ -313,11 +312,11 @@ class _Writer:
 
 def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] | None:
     """Write all columns of a table, and the hashes of its rows."""
-    writer = _Writer(folder)
+    writer = _ColumnWriter(folder)
     token = KEEPER.set(writer)
     try:
         read()
-    except TooManyValues as problem:
+    except NotStreamed as problem:
         log.warning("the table is read into memory: %s", problem)
         return None
     finally:
@@ -342,8 +341,8 @@ def _code_batches(
     declared: Mapping[str, DeclaredColumn],
     place: Callable[[str], Place],
     empty: str,
-) -> tuple[int, dict[str, Finished]]:
-    """`batches.code_batches`, onto disk."""
+) -> tuple[int, dict[str, Finished], dict[str, RowCoder]]:
+    """`batches.code_batches`, onto disk; apart the columns of which each row keeps its own cell."""
     coders = {
         name: StreamCoder(column, folder / f"{number}.spool")
         for number, (name, column) in enumerate(declared.items())
@@ -351,14 +350,39 @@ def _code_batches(
     rows = code_all(read, coders)
     if not rows:
         raise RecordsError(empty)
-    again = {
-        name: StreamCoder(declared[name], coder.spool.path, every_text=True)
-        for name, coder in coders.items()
-        if coder.lost
-    }
-    if again:
-        code_all(read, again)
-    return rows, {name: again.get(name, coder).finish(place(name)) for name, coder in coders.items()}
+    kept: dict[str, RowCoder] = {}
+    numbers = {name: number for number, name in enumerate(declared)}
+    while lost := {name: coder for name, coder in coders.items() if coder.lost}:
+        own = {
+            name: RowCoder(declared[name], folder, numbers[name])
+            for name, coder in lost.items()
+            if coder.by_row
+        }
+        again = {
+            name: StreamCoder(declared[name], coder.spool.path, every_text=True)
+            for name, coder in lost.items()
+            if name not in own
+        }
+        code_all(read, {**own, **again})
+        kept |= own
+        coders = {name: again.get(name, coder) for name, coder in coders.items() if name not in own}
+    return rows, {name: coder.finish(place(name)) for name, coder in coders.items()}, kept
+
+
+def _count_distinct(column: Coded, folder: Path) -> int:
+    """How many different values a column has, by 64 bits of each that are drawn anew in every process."""
+    values = column.values
+    assert isinstance(values, RowValues)
+
+    def hash_labels(block: slice) -> NDArray[np.uint64]:
+        hashed = np.fromiter(map(hash, values.list_labels(block)), np.int64).astype(np.uint64)
+        hashed[read_block(column.codes, block) == 0] = 0
+        return hashed
+
+    hashes = fill_room(len(values), np.uint64, folder, hash_labels)
+    counted = sum(len(np.unique(hashes[rows])) for rows in split_hashes(hashes))
+    missing = any(not read_block(column.codes, block).all() for block in list_blocks(len(values)))
+    return counted - missing
 
 
 def _write_column(
@@ -406,6 +430,12 @@ def _map_column(folder: Path, entry: Mapping[str, Any], rows: int) -> Column:
     def open_rows(kind: str, dtype: str) -> NDArray[Any]:
         return np.memmap(files[kind], dtype=dtype, mode="r", shape=(rows,))
 
+    if "rows" in entry:
+        ends = open_rows("ends", "<i8") if "ends" in files else None
+        size = rows if ends is None else int(ends[-1])
+        cells = np.memmap(files["cells"], "<f8" if ends is None else "u1", "r", shape=(size,))
+        own = RowValues(cells, ends, canonical if entry["rows"] == "canonical" else None, entry["distinct"])
+        return Coded.trust(open_rows("codes", entry["dtype"]), own, entry["stated"], entry["by_itself"])
     raw = None
     if "raw" in files:
         raw = Coded.trust(open_rows("raw", entry["raw_dtype"]), tuple(entry["raw"]))

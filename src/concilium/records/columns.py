@@ -1,17 +1,23 @@
-"""The two kinds of column a table of patients has: codes (0 is missing) and numbers (NaN is missing)."""
+"""The two kinds of column a table of patients has: codes (0 is missing) and numbers (NaN is missing).
+
+A column of texts of which nearly every row has its own, such as the ids of millions of patients, is one of codes, too:
+its values stay on disk (`RowValues`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
-from concilium.records.blocks import read_block
+from concilium.records.blocks import fill_room, list_blocks, look_up, read_block
 
 Value: TypeAlias = str | int | float | bool
 
@@ -43,6 +49,60 @@ def say_plain(value: Value | None) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+class RowValues(Sequence[Value]):
+    """The values of a column where nearly every row has its own: code i + 1, which only row i may have, stands for the
+    i-th. Equal ones come several times, and in no order. They are the labels of `cells`: of numbers, or of texts in
+    UTF-8 that end at these `ends`, each as `read` has it. `distinct` is how many different ones there are."""
+
+    def __init__(
+        self,
+        cells: NDArray[Any],
+        ends: NDArray[np.int64] | None,
+        read: Callable[[str], str] | None,
+        distinct: int,
+    ) -> None:
+        self.cells, self.ends, self._read, self.distinct = cells, ends, read, distinct
+
+    def __len__(self) -> int:
+        return len(self.cells if self.ends is None else self.ends)
+
+    @overload
+    def __getitem__(self, place: int) -> Value: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Value]: ...
+    def __getitem__(self, place: int | slice) -> Value | Sequence[Value]:
+        if isinstance(place, slice):
+            return self.list_labels(place)
+        start = range(len(self))[place]
+        return self.list_labels(slice(start, start + 1))[0]
+
+    def __iter__(self) -> Iterator[Value]:
+        for block in list_blocks(len(self)):
+            yield from self.list_labels(block)
+
+    def list_labels(self, block: slice) -> list[str]:
+        """The values of these rows."""
+        if self.ends is None:
+            return [label(number) for number in read_block(self.cells, block).tolist()]
+        texts = self.list_texts(block)
+        return texts if self._read is None else list(map(self._read, texts))
+
+    def list_texts(self, block: slice) -> list[str]:
+        """The texts of these rows as they were written."""
+        assert self.ends is not None
+        start, stop, _ = block.indices(len(self))
+        ends = [
+            int(self.ends[start - 1]) if start else 0,
+            *read_block(self.ends, slice(start, stop)).tolist(),
+        ]
+        content = read_block(self.cells, slice(ends[0], ends[-1])).tobytes()
+        first = ends[0]
+        return [
+            content[begin - first : end - first].decode("utf-8", "surrogatepass")
+            for begin, end in pairwise(ends)
+        ]
+
+
 def narrowest(values: int) -> np.dtype[np.unsignedinteger]:
     """The smallest type of code that can tell this many values, and missing, apart."""
     return CODES[0] if values < 2**8 else CODES[1] if values < 2**16 else CODES[2]
@@ -63,7 +123,7 @@ class Coded:
     """
 
     codes: NDArray[np.unsignedinteger]
-    values: tuple[Value, ...]
+    values: Sequence[Value]
     stated: bool = False
     by_itself: bool = False
     raw: Coded | None = None
@@ -84,7 +144,7 @@ class Coded:
     def trust(
         cls,
         codes: NDArray[np.unsignedinteger],
-        values: tuple[Value, ...],
+        values: Sequence[Value],
         stated: bool = False,
         by_itself: bool = False,
         raw: Coded | None = None,
@@ -102,7 +162,7 @@ class Coded:
     @property
     def numeric(self) -> bool:
         """Whether the categories can also be compared as numbers (true of a column with no values at all)."""
-        return not self.stated and all(
+        return not (self.stated or isinstance(self.values, RowValues)) and all(
             isinstance(value, int | float) and not isinstance(value, bool) for value in self.values
         )
 
@@ -136,12 +196,39 @@ class Moments(Numbers):
 Column: TypeAlias = Coded | Numbers
 
 
-def take_block(column: Column, block: slice) -> Column:
-    """Some rows of a column, with all its values."""
+def take_block(column: Column, block: slice, *, raw: bool = False) -> Column:
+    """Some rows of a column, with all its values, or, where each row has its own, with those of these rows; with its
+    `raw` cells where they are asked for."""
+    kept: Coded | None = None
+    if isinstance(column, Coded) and isinstance(column.values, RowValues):
+        own = column.values.list_labels(block)
+        every = np.arange(1, len(own) + 1, dtype=np.uint32)
+        if raw and column.values.ends is not None:
+            kept = Coded.trust(every, column.values.list_texts(block))
+        codes = np.where(read_block(column.codes, block) > 0, every, np.uint32(0))
+        return Coded.trust(codes, own, column.stated, column.by_itself, kept)
+    if raw and column.raw is not None:
+        kept = Coded.trust(read_block(column.raw.codes, block), column.raw.values)
     if isinstance(column, Coded):
         codes = read_block(column.codes, block)
-        return Coded.trust(codes, column.values, column.stated, column.by_itself)
-    return Numbers(read_block(column.numbers, block), column.by_itself)
+        return Coded.trust(codes, column.values, column.stated, column.by_itself, kept)
+    return Numbers(read_block(column.numbers, block), column.by_itself, kept)
+
+
+def map_values(column: Coded, read: Callable[[Value], float], room: Path | None) -> NDArray[np.float64]:
+    """A number for each row, from its value alone; NaN where it is missing."""
+    values = column.values
+    if not isinstance(values, RowValues):
+        table: NDArray[np.float64] = np.array([np.nan, *map(read, values)], dtype=np.float64)
+        return look_up(table, column.codes, room)
+
+    def make(block: slice) -> NDArray[np.float64]:
+        numbers = np.fromiter(map(read, values.list_labels(block)), np.float64)
+        numbers[read_block(column.codes, block) == 0] = np.nan
+        return numbers
+
+    found: NDArray[np.float64] = fill_room(len(column), np.float64, room, make)
+    return found
 
 
 def keep_raw(codes: NDArray[np.integer], texts: Sequence[str]) -> Coded:

@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
-from concilium.records.blocks import list_blocks, read_block
+from concilium.records.blocks import fill_room, is_large, list_blocks, make_room, read_block, split_hashes
 from concilium.records.clinical_ranges import find_range
-from concilium.records.columns import EXACT, Coded, Numbers, Value, label
-from concilium.records.row_hashes import Hashes, hash_labels
+from concilium.records.columns import EXACT, Coded, Column, Numbers, Value, label, take_block
+from concilium.records.row_hashes import Hashes, count_before, hash_labels
 from concilium.records.table import Records, number_rows
 
 PARTS = ("table", "series", "codes", "rules")
@@ -58,7 +58,7 @@ class PatientPart(Protocol):
 class Owners:
     """Whose each row is: a number for each row, into the patients' labels."""
 
-    codes: NDArray[np.intp]
+    codes: NDArray[np.integer]
     labels: Sequence[str]
 
     def take(self, rows: NDArray[np.integer]) -> Owners:
@@ -95,9 +95,11 @@ class Patients:
                 raise RecordsError(
                     "one row is one encounter only in a table alone, whose column of patient ids by names"
                 )
-            _read_ids("table", self.parts["table"], self.by, once=False)
-            return
-        if self.reads == ("table",) and self.by is None:
+            if not self._are_many:
+                _read_ids("table", self.parts["table"], self.by, once=False)
+        if self.reads == ("table",) and (self.encounters or self.by is None or self._are_many):
+            if self._are_many and self.by is not None:
+                _check_many(self.table, self.by, self._id_hashes, once=not self.encounters)
             return
         ids = {name: _read_ids(name, part, self.by) for name, part in self.parts.items()}
         _check_same(ids)
@@ -116,6 +118,8 @@ class Patients:
         """Whose each row is, where a patient may have several; None where one row is one patient."""
         if not self.encounters:
             return None
+        if self._are_many:
+            return _number_owners(self.table, self.by, self._id_hashes)
         labels, codes = np.unique(np.array(self._ids, dtype=object), return_inverse=True)
         return Owners(codes.reshape(-1).astype(np.intp), labels.tolist())
 
@@ -193,6 +197,17 @@ class Patients:
         return _digest_parts("concilium/patients@2", ordered)
 
     @property
+    def _are_many(self) -> bool:
+        """Whether there are too many to hold their ids as text."""
+        return self.reads == ("table",) and is_large(len(self))
+
+    @cached_property
+    def _id_hashes(self) -> Hashes:
+        assert self.table is not None
+        assert self.by is not None
+        return _hash_ids(self.table, self.by)
+
+    @property
     def _ids(self) -> list[str]:
         name = self.reads[0]
         return _read_ids(name, self.parts[name], self.by, once=not self.encounters)
@@ -200,7 +215,7 @@ class Patients:
     def tell_apart(self, columns: Sequence[str] | None) -> Hashes:
         """A hash for each patient: of all that these columns of the table say, or of the id where they are None."""
         if columns is None:
-            return hash_labels(self._ids)
+            return self._id_hashes if self._are_many else hash_labels(self._ids)
         if self.table is None:
             raise RecordsError("there is no table, so that patients are told apart by their ids only")
         return self.table.tell_apart(columns)
@@ -253,27 +268,120 @@ def _read_ids(name: str, part: Records | PatientPart, by: str | None, *, once: b
         assert by is not None
         column = part[by]
         if isinstance(column, Numbers) and np.any(np.abs(column.numbers) >= EXACT):
-            raise RecordsError(
-                f"{where} holds numbers so long that digits of an id may be lost; "
-                f'read the table with schema={{{by!r}: "code"}}'
-            )
+            raise _refuse_long(where, by)
         values: Sequence[Value | None] = part.values(by)
     else:
         values = part.ids
     missing = [row for row, value in enumerate(values, start=1) if value is None or value != value]
     if missing:
-        raise RecordsError(
-            f"{_count(len(missing))} without an id in {where}, first in row {missing[0]}; "
-            f"fill it in or leave them out"
-        )
+        raise _refuse_missing(where, len(missing), missing[0])
     ids = [label(value) for value in values]
     twice = [] if not once else [patient for patient, times in Counter(ids).items() if times > 1]
     if twice:
-        raise RecordsError(
-            f"{_count(len(twice))} more than once in {where} ({_name(twice)}); keep one row for each patient, or state "
-            "that one row is one encounter: encounters = true"
-        )
+        raise _refuse_twice(where, len(twice), _name(twice))
     return ids
+
+
+def _refuse_long(where: str, by: str) -> RecordsError:
+    return RecordsError(
+        f"{where} holds numbers so long that digits of an id may be lost; "
+        f'read the table with schema={{{by!r}: "code"}}'
+    )
+
+
+def _refuse_missing(where: str, count: int, first: int) -> RecordsError:
+    return RecordsError(
+        f"{_count(count)} without an id in {where}, first in row {first}; fill it in or leave them out"
+    )
+
+
+def _refuse_twice(where: str, count: int, names: str) -> RecordsError:
+    return RecordsError(
+        f"{_count(count)} more than once in {where} ({names}); keep one row for each patient, or state "
+        "that one row is one encounter: encounters = true"
+    )
+
+
+def _hash_ids(table: Records, by: str) -> Hashes:
+    """The hashes of the ids in a large table (`hash_labels`), zero where there is none."""
+    column = table[by]
+
+    def make(block: slice) -> Hashes:
+        part = take_block(column, block)
+        if isinstance(part, Numbers):
+            if np.any(np.abs(part.numbers) >= EXACT):
+                raise _refuse_long(f"column {by!r} of the table", by)
+            hashes = hash_labels([label(number) for number in part.numbers.tolist()])
+            hashes[:, np.isnan(part.numbers)] = 0
+            return hashes
+        own = hash_labels([label(value) for value in part.values])
+        return np.concatenate([np.zeros((2, 1), dtype=np.uint64), own], axis=1)[:, part.codes]
+
+    found: Hashes = fill_room((2, len(table)), np.uint64, table.room, make)
+    return found
+
+
+def _check_many(table: Records | None, by: str, hashes: Hashes, *, once: bool) -> None:
+    """`_read_ids` of a large table: RecordsError unless everybody has an id, and (`once`) one of their own."""
+    assert table is not None
+    where = f"column {by!r} of the table"
+    count, first = 0, 0
+    for block in list_blocks(len(table)):
+        absent = np.flatnonzero(~read_block(hashes, block).any(axis=0))
+        first = first or (block.start + int(absent[0]) + 1 if len(absent) else 0)
+        count += len(absent)
+    if count:
+        raise _refuse_missing(where, count, first)
+    twice: list[int] = []
+    for rows in split_hashes(hashes[0]) if once else ():
+        before = count_before(hashes[:, rows])
+        if before is not None:
+            second = hashes[:, rows[before == 1]]
+            twice += [int(rows[(hashes[:, rows] == one[:, None]).all(axis=0)][0]) for one in second.T[:SHOWN]]
+            count += second.shape[1]
+    if count:
+        shown = [label(_find_value(table[by], row)) for row in sorted(twice)[:SHOWN]]
+        raise _refuse_twice(where, count, ", ".join(map(repr, shown)) + (", ..." if count > SHOWN else ""))
+
+
+def _find_value(column: Column, row: int) -> Value:
+    """The value of one row."""
+    part = take_block(column, slice(row, row + 1))
+    return float(part.numbers[0]) if isinstance(part, Numbers) else part.values[int(part.codes[0]) - 1]
+
+
+class _FirstLabels(Sequence[str]):
+    """The ids of patients by the first row of each."""
+
+    def __init__(self, column: Column, rows: NDArray[np.int64]) -> None:
+        self._column, self._rows = column, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        if isinstance(place, slice):
+            return [label(_find_value(self._column, row)) for row in self._rows[place].tolist()]
+        return label(_find_value(self._column, int(self._rows[place])))
+
+
+def _number_owners(table: Records | None, by: str | None, hashes: Hashes) -> Owners:
+    """Whose each row of a large table is; patients in the order of the hashes of their ids."""
+    assert table is not None
+    assert by is not None
+    codes, first = make_room(len(table), np.int32, table.room), []
+    count = 0
+    for rows in split_hashes(hashes[0]):
+        own = hashes[:, rows]
+        _, places, owners = np.unique(own, axis=1, return_index=True, return_inverse=True)
+        codes[rows] = owners.reshape(-1) + count
+        first.append(rows[places])
+        count += len(places)
+    return Owners(codes, _FirstLabels(table[by], np.concatenate(first)))
 
 
 def _check_same(ids: Mapping[str, list[str]]) -> None:

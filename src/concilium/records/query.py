@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import nearest
 from concilium.records.blocks import look_up
-from concilium.records.columns import Coded, Column, Numbers, Value, label, narrowest
+from concilium.records.columns import Coded, Column, Numbers, Value, label, map_values, narrowest
 from concilium.records.expression import (
     FALSE,
     TRUE,
@@ -214,8 +214,7 @@ def read_as_numbers(column: Column, room: Path | None = None) -> NDArray[np.floa
     """A column as numbers, NaN where a value is missing or is none."""
     if isinstance(column, Numbers):
         return column.numbers
-    sizes: NDArray[np.float64] = np.array([np.nan, *map(measure, column.values)], dtype=np.float64)
-    return look_up(sizes, column.codes, room)
+    return map_values(column, measure, room)
 
 
 def read_as_labels(column: Column, room: Path | None = None) -> Coded:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.records.blocks import fill_room, is_large, make_room, read_block, split_hashes
-from concilium.records.columns import Coded, Column, Value, label
+from concilium.records.columns import Coded, Column, RowValues, Value, label
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_infinite, is_number, read_text
 
 Hashes: TypeAlias = NDArray[np.uint64]
@@ -56,11 +56,21 @@ def hash_rows(columns: Mapping[str, Column], rows: int, folder: Path | None = No
 def _read_hashes(name: str, column: Column) -> Callable[[slice, NDArray[np.uint64]], None]:
     """What adds the hashes of a column's cells, in some rows, to those of the rows."""
     raw = column.raw if column.raw is not None else column
+    if isinstance(raw, Coded) and isinstance(raw.values, RowValues):
+        values = raw.values
+
+        def add_own(block: slice, hashes: NDArray[np.uint64]) -> None:
+            if values.ends is None:
+                hashes += _hash_numbers(name, read_block(values.cells, block))
+            else:  # as they were written: what stands for missing here alone is told apart
+                hashes += _hash_values(name, str, tuple(values.list_texts(block)))[1:]
+
+        return add_own
     if isinstance(raw, Coded):
         codes, few = raw.codes, len(raw.values) <= FEW_VALUES
         # All values of a column are of one type; 1 and True are equal for a dictionary, and not for us.
         kind = type(raw.values[0]) if raw.values else str
-        cells = (_remember_values if few else _hash_values)(name, kind, raw.values)
+        cells = (_remember_values if few else _hash_values)(name, kind, tuple(raw.values))
 
         def add_codes(block: slice, hashes: NDArray[np.uint64]) -> None:
             hashes += np.take(cells, read_block(codes, block), axis=0)
@@ -151,7 +161,7 @@ def mix(numbers: NDArray[np.uint64], key: int | NDArray[np.uint64]) -> NDArray[n
     return mixed
 
 
-def _hash_values(name: str, kind: type, values: tuple[Value, ...]) -> NDArray[np.uint64]:
+def _hash_values(name: str, kind: type, values: Sequence[Value]) -> NDArray[np.uint64]:
     """The cells of a column's values, after that of a missing one: [value, 2]."""
     sizes = np.full(len(values) + 1, np.nan)
     if issubclass(kind, bool | str):

@@ -8,6 +8,7 @@ column but what all its cells say: what should be read cell by cell is stated, b
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import sqlite3
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import date, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -25,7 +27,7 @@ import numpy as np
 from concilium.errors import MissingExtra, RecordsError, nearest
 from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
 from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
-from concilium.records.cohort_file import is_cohort_file
+from concilium.records.cohort_file import CohortFile, is_cohort_file
 from concilium.records.columns import EXACT, Column, label
 from concilium.records.confined import read_confined
 from concilium.records.database import find_table
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from concilium.records.column_store import Store
+    from concilium.records.unchanged import Identity
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -65,7 +68,7 @@ def read_columns(
         )
     address = os.fspath(source)
     if is_cohort_file(source):
-        return read_cohort(address, table, schema, tokens)
+        return _read_cohort(address, table, schema, tokens)
     if "://" in address:
         return _read_server(address, table, schema, tokens)
     path = Path(address)
@@ -98,9 +101,8 @@ def read_columns(
     return read_parquet(path, schema, tokens)
 
 
-def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+def _read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table that a cohort file makes of an OMOP database, or of FHIR resources."""
-    from concilium.records.cohort_file import CohortFile
     from concilium.records.omop import choose_table, read_tables
     from concilium.records.relation import scan_table
 
@@ -110,19 +112,55 @@ def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset
 
 
 def open_store(
-    source: Any, root: str | os.PathLike[str], reading: Mapping[str, Any], read: Callable[[], object]
+    source: Any,
+    table: str | None,
+    root: str | os.PathLike[str],
+    reading: Mapping[str, Any],
+    read: Callable[[], object],
 ) -> Store | None:
-    """The column store of a large file, which is read into it where it was not yet, or has changed; None for a small
-    one, and for what is no file."""
-    if not isinstance(source, str | os.PathLike) or "://" in os.fspath(source) or not _is_large(Path(source)):
+    """The column store of a large table, which is read into it where it was not yet, or has changed; None for a small
+    one, and where the source cannot tell whether it has changed."""
+    identify = _find_identity(source, table)
+    identity = None if identify is None else identify()
+    if identify is None or identity is None:
         return None
     from concilium import __version__
     from concilium.records.column_store import find_store, write_store
 
     reading = {**reading, "version": __version__}
-    return find_store(Path(root), Path(source), reading) or write_store(
-        Path(root), Path(source), reading, read
-    )
+    return find_store(Path(root), identity, reading) or write_store(Path(root), identify, reading, read)
+
+
+def _find_identity(source: Any, table: str | None) -> Callable[[], Identity | None] | None:
+    """What says whether a large source has changed; None for a small one, and for one in memory."""
+    if not isinstance(source, str | os.PathLike):
+        return None
+    from concilium.records.column_store import LARGE
+    from concilium.records.unchanged import identify_file, identify_table
+
+    address = os.fspath(source)
+    if is_cohort_file(source):
+        return _find_cohort_identity(CohortFile.read(address), table)
+    if address.partition("://")[0].lower() in SERVERS:
+
+        def identify() -> Identity | None:
+            found = identify_table(address, table)
+            return found if found is not None and found["bytes"] >= BYTES_OF_A_CELL * LARGE else None
+
+        return identify
+    return partial(identify_file, Path(source)) if "://" not in address and _is_large(Path(source)) else None
+
+
+def _find_cohort_identity(file: CohortFile, table: str | None) -> Callable[[], Identity | None] | None:
+    """The same of what a cohort file makes of a large OMOP database."""
+    database = _find_identity(file.omop, "*") if file.omop else None
+
+    def identify() -> Identity | None:
+        found = None if database is None else database()
+        said = hashlib.sha256(repr((file, table)).encode()).hexdigest()  # an address may hold a password
+        return found and {**found, "path": str(file.path.absolute()), "cohort": said}
+
+    return identify
 
 
 def find_names(source: Any, table: str | None = None) -> list[str]:

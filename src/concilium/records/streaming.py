@@ -30,18 +30,21 @@ from concilium.records.coding import (
     code_dictionary,
     code_numbers,
     code_texts,
+    reads_as_number,
     stated_kind,
 )
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value
-from concilium.records.grammar import is_number
+from concilium.records.grammar import BLANKS, is_number
 
-MOST_DISTINCT = 1 << 22  # cells of a column that are kept in memory, each once
+# Cells of a column that are kept in memory, each once. With more, which no study can ask about as categories, each row
+# keeps its own.
+MOST_DISTINCT = 1 << 20
 PROBE = 1 << 10
 SHORT_RANGE = 1 << 16
 
 
-class TooManyValues(Exception):
-    """A column has more distinct texts than are kept in memory: such as an id of each patient."""
+class NotStreamed(Exception):
+    """A column that has to be in memory to be read."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,11 @@ class Spool:
             file.write(content)
         self.segments.append(_Segment(cells.dtype, self._bytes, len(cells), table))
         self._bytes += cells.nbytes
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self._bytes
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -173,6 +181,7 @@ class StreamCoder(Coder):
         self._numbers: Any = self.spool
         self._form = "text"
         self._cells = Numbering()
+        self.by_row = False  # it is lost since it has too many distinct cells
         self._few = True  # whether the numbers of a typed source are so far few, and whole
 
     def add(self, array: Any) -> None:
@@ -193,12 +202,28 @@ class StreamCoder(Coder):
             table = self._cells.code([None if cell is None else (type(cell), cell) for cell in cells])
             self.spool.append(view_codes(array), table)
         elif types.is_timestamp(form):
-            raise TooManyValues("times are kept in memory")
+            raise NotStreamed("times are kept in memory")
         else:
             self._form = "number"
             self._add_sizes(array)
         if max(len(self._numbering), len(self._cells)) > MOST_DISTINCT:
-            raise TooManyValues(f"it has more than {MOST_DISTINCT:,} distinct values")
+            self._keep_rows()
+
+    def _keep_rows(self) -> None:
+        """Have the column read again, with a text or number of each row."""
+        kind, texts = stated_kind(self._kind), self._form == "text"
+        if kind == "number" or self._form == "cells" or (texts and self._all_numbers()):
+            raise NotStreamed(f"it has more than {MOST_DISTINCT:,} distinct values")
+        self.lost = self.by_row = True
+        self._forget()
+        self._numbering.clear()
+        self._cells.clear()
+        self.spool.clear()
+
+    def _all_numbers(self) -> bool:
+        """Whether a column of texts that are looked at together might come to be one of numbers."""
+        texts = (str(text) for text in self._numbering.distinct)
+        return self._declared.guess and self._kind is None and all(map(reads_as_number, texts))
 
     def _code_small(self) -> None:
         if self._small:
@@ -269,6 +294,71 @@ class StreamCoder(Coder):
             if len(distinct) > MOST_CATEGORIES or not _are_whole(distinct):
                 return None
         return np.concatenate([[math.nan], distinct])
+
+
+class RowCoder(Coder):
+    """Keeps a text, or a number, of each row: of columns where nearly every row has its own (`RowValues`). Each is read
+    by itself, as it is where texts are of several kinds."""
+
+    def __init__(self, declared: DeclaredColumn, folder: Path, number: int) -> None:
+        super().__init__(declared)
+        self._rows, self._bytes, self._is_text = 0, 0, False
+        self._missing_texts = sorted(declared.missing)
+        self._files = {part: Spool(folder / f"{number}.{part}") for part in ("codes", "cells", "ends")}
+
+    def add(self, array: Any) -> None:
+        import pyarrow
+        from pyarrow import compute, types
+
+        if not len(array):
+            return
+        places = np.arange(self._rows + 1, self._rows + len(array) + 1, dtype=np.uint32)
+        self._rows += len(array)
+        if types.is_string(array.type) or types.is_large_string(array.type):
+            self._is_text = True
+            if self._declared.tidy is not None:
+                tidy = self._declared.tidy
+                array = pyarrow.array(
+                    [None if text is None else tidy(text) for text in array.to_pylist()],
+                    pyarrow.large_string(),
+                )
+            array = array.cast(pyarrow.large_string())
+            known = _view_bits(compute.is_valid(array))
+            if self._missing_texts:
+                bare = compute.utf8_trim(array, BLANKS)
+                absent = compute.is_in(bare, pyarrow.array(self._missing_texts, pyarrow.large_string()))
+                known &= ~_view_bits(absent)
+            array = array.fill_null("")
+            ends = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+            content = np.frombuffer(array.buffers()[2] or b"", np.uint8)[ends[0] : ends[-1]]
+            self._files["cells"].append(content)
+            self._files["ends"].append(ends[1:] - ends[0] + self._bytes)
+            self._bytes += len(content)
+        else:
+            numbers = read_numbers(array)
+            known = ~np.isnan(numbers)
+            self._files["cells"].append(numbers)
+        self._files["codes"].append(np.where(known, places, np.uint32(0)))
+
+    def describe(self) -> dict[str, Any]:
+        """What a manifest says of the column."""
+        files = [file for part, file in self._files.items() if part != "ends" or self._is_text]
+        way = "number" if not self._is_text else "canonical" if self._reads else "text"
+        return {
+            "by_itself": self._declared.by_itself,
+            "stated": self._kind == "code",
+            "rows": way,
+            "dtype": "<u4",
+            "files": [[file.path.name, file.size, file.checksum] for file in files],
+        }
+
+    @property
+    def _reads(self) -> bool:
+        return self._kind == "code" or self._declared.guess
+
+
+def _view_bits(array: Any) -> NDArray[np.bool_]:
+    return view(array.cast("uint8"), np.uint8).astype(bool)
 
 
 def _find_distinct(array: Any, *, few: bool) -> tuple[list[float], NDArray[np.unsignedinteger]] | None:

@@ -80,8 +80,8 @@ class Records:
         given, the other sources have a missing value of their own and use only what is given. The text
         `None` is a value. `dictionary` says how the columns of a study are read, and which values they have
         (dictionary.py); `map` is the hospital's own and says how its table becomes those columns (table_map.py).
-        `columns` is a folder, such as `north.ledger.columns`: a large file is read once into it, and mapped into memory
-        from then on (column_store.py).
+        `columns` is a folder, such as `north.ledger.columns`: a large table is read into it once, and mapped into
+        memory from then on (column_store.py).
         """
 
         def read() -> Records:
@@ -104,7 +104,7 @@ class Records:
                 "dictionary": repr(dictionary),
                 "map": repr(map),
             }
-            store = open_store(source, columns, reading, read)
+            store = open_store(source, table, columns, reading, read)
             if store is not None:
                 return cls.of_store(store)
         return read()

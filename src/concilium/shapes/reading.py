@@ -229,12 +229,13 @@ def explain(
 ) -> Explanation:
     """The explanation of a patient; what was not entered counts as the mean over patients."""
     cells = find_cells(body, source, 1)[:, 0].tolist() if body.terms else []
-    reasons, inside, odds, silent = [], [0], body.intercept, 0.0
+    reasons, inside, odds, silent, absent = [], [0], body.intercept, 0.0, 0.0
     unheard, hidden = set[str](), _find_hidden(body)
     for term, cell, start in zip(body.terms, cells, body.starts, strict=False):
         names = tuple(body.names[index] for index in term.cells.attributes)
         if not all(name in patient for name in names):
             silent += term.deviation**2
+            absent += term.deviation**2
             continue
         if cell < 0 or (_is_elsewhere(body, term, cell) and not term.shares[cell] and body.patients):
             unheard.update(names)
@@ -256,7 +257,7 @@ def explain(
     # The mean risk is not the risk of a mean patient: who is unknown has the mean risk, in part who is known in part.
     total = sum(term.deviation**2 for term in body.terms)
     mean = min(max(body.mean, 1e-9), 1 - 1e-9)
-    odds += (silent / total if total else 1.0) * (math.log(mean / (1 - mean)) - body.intercept)
+    odds += (absent / total if total else 1.0) * (math.log(mean / (1 - mean)) - body.intercept)
     positive = float(probability(np.array([odds]))[0])
     if len(inside) == 1:
         interval = share_interval(body.mean * (body.patients or 0), body.patients or 0, including=positive)

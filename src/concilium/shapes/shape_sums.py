@@ -112,6 +112,10 @@ class AskShapes(Summed, frozen=True, kw_only=True):
         if self.part is not None:
             self.part.check()
 
+    @property
+    def adds_blocks(self) -> bool:
+        return True
+
     def estimate(self, patients: int, columns: int) -> Workload:
         terms = len(self.terms) + len(self.summed)
         crossed = len(self.summed) ** 2 if self.gram else 0

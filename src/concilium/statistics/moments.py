@@ -31,7 +31,7 @@ from concilium.protocol.attributes import (
     estimate_columns,
     recode,
 )
-from concilium.protocol.cohort import Cohort
+from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity
 from concilium.statistics.columns import LARGEST_END, pack_triangle, unpack_triangle
 from concilium.statistics.wide_sums import (
@@ -131,8 +131,34 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
             (64 * p + 16 * q + 128 + LABELLING) * patients + 64 * self.numbers,
         )
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return True
+
     @hold_overflow()
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        if self.noise is not None:
+            shares = (self._add_shares(*self._read(part)[1:]) for part in cohort.split())
+            return sum(shares, np.zeros(self.shape, dtype=np.int64))
+        refuse_floored(cohort)
+        blocks = list(cohort.split())
+        kept = self._read(cohort) if len(blocks) == 1 else None
+        sums: list[NDArray[Any]] = []
+        for part in blocks:
+            own = self._add_up(part.view, *(kept or self._read(part)))
+            sums = [one + more for one, more in zip(sums, own, strict=True)] if sums else own
+        *parts, n, total, together = sums[: len(sums) - len(self.attributes) + self.measured]
+        listed = sums[len(sums) - len(self.attributes) + self.measured :]
+        mean = total / np.maximum(n, 1)
+        squares = [self._square((kept or self._read(part))[1], mean) for part in blocks]
+        parts.append(self._between(n, mean, sum(squares[1:], squares[0])))
+        parts += [together] if len(self.attributes) <= MOST_TOGETHER else []
+        hospitals = [bool(counts.any()) for counts in listed]
+        shares_of_values = [counts**2 / max(counts.sum(), 1) for counts in listed]
+        return write_wide(np.concatenate([*(one.ravel() for one in parts), hospitals, *shares_of_values]))
+
+    def _read(self, cohort: Cohort) -> tuple[NDArray[np.int32], Matrix, NDArray[np.int32]]:
+        """The rows of those whose class is named, their numbers, and the place of each one's class."""
         codes, cells = recode(self.classes, cohort.view)
         place = np.take(cells, codes[cohort.rows])
         told = place >= 0
@@ -140,10 +166,7 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         columns = [cohort.view.measured(one.name)[rows] for one in self.attributes[: self.measured]]
         numbers = np.column_stack(columns) if columns else np.zeros((len(rows), 0))
         numbers[~np.isfinite(numbers)] = np.nan
-        if self.noise is not None:
-            return self._add_shares(numbers, place)
-        refuse_floored(cohort)
-        return write_wide(self._add_up(cohort, rows, numbers, place))
+        return rows, numbers, place
 
     def _add_shares(self, numbers: Matrix, place: NDArray[np.int32]) -> NDArray[np.integer]:
         words = np.zeros((2, self.measured, self.classes.size), dtype=np.int64)
@@ -157,36 +180,41 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         return words
 
     def _add_up(
-        self, cohort: Cohort, rows: NDArray[np.int32], numbers: Matrix, place: NDArray[np.int32]
-    ) -> NDArray[np.float64]:
+        self, view: View, rows: NDArray[np.int32], numbers: Matrix, place: NDArray[np.int32]
+    ) -> list[NDArray[Any]]:
+        """What adds up over patients: the first parts of the answer; of each number how many know it, and its sum; of
+        which attributes patients lack both; and how many have each value of each category."""
         known = ~np.isnan(numbers)
         filled = np.where(known, numbers, 0.0)
         is_class = (place[:, None] == np.arange(self.classes.size)).astype(np.float64)
         by_class = [is_class.T @ one for one in (known.astype(np.float64), filled, filled**2)]
         both = known.astype(np.float64)
-        lacks, hospitals, listed = [*(~known).T], [], []
+        lacks, listed = [*(~known).T], []
         for one in self.attributes[self.measured :]:
-            codes, cells = recode(one, cohort.view)
+            codes, cells = recode(one, view)
             cell = np.take(cells, codes[rows])
             lacks.append(cell < 0)
-            counts = np.bincount(cell[cell >= 0], minlength=one.size)
-            hospitals.append(bool(counts.any()))
-            listed.append(counts**2 / max(counts.sum(), 1))
+            listed.append(np.bincount(cell[cell >= 0], minlength=one.size))
         missing = np.array(lacks, dtype=np.float64)
         lacking = np.bincount(missing.sum(axis=0).astype(int), minlength=len(self.attributes) + 1)
-        parts: list[Any] = [one.ravel() for one in by_class]
-        parts += [pack_triangle(both.T @ both), pack_triangle(filled.T @ filled)]
-        parts += [(filled.T @ both).ravel(), ((filled**2).T @ both).ravel()]
-        parts += [lacking, self._between(known, filled).ravel()]
-        parts += [pack_triangle(missing @ missing.T)] if len(self.attributes) <= MOST_TOGETHER else []
-        return np.concatenate([*parts, hospitals, *listed])
+        parts: list[NDArray[Any]] = [
+            *by_class,
+            pack_triangle(both.T @ both),
+            pack_triangle(filled.T @ filled),
+        ]
+        parts += [filled.T @ both, (filled**2).T @ both, lacking]
+        parts += [known.sum(axis=0).astype(np.float64), filled.sum(axis=0)]
+        together = len(self.attributes) <= MOST_TOGETHER
+        return [*parts, pack_triangle(missing @ missing.T) if together else np.zeros(0), *listed]
 
     @staticmethod
-    def _between(known: NDArray[np.bool_], filled: Matrix) -> Matrix:
+    def _square(numbers: Matrix, mean: NDArray[np.float64]) -> NDArray[np.float64]:
+        squares: NDArray[np.float64] = np.where(np.isnan(numbers), 0.0, (numbers - mean) ** 2).sum(axis=0)
+        return squares
+
+    @staticmethod
+    def _between(n: NDArray[np.float64], mean: NDArray[np.float64], squares: NDArray[np.float64]) -> Matrix:
         """Of each number what tells hospitals apart."""
-        n = known.sum(axis=0).astype(np.float64)
-        mean = filled.sum(axis=0) / np.maximum(n, 1)
-        squares = np.where(known, (filled - mean) ** 2, 0.0).sum(axis=0)
         variance = squares / np.maximum(n - 1, 1)
         weight = np.where((n > 1) & (variance > 0), n / np.where(variance > 0, variance, 1.0), 0.0)
         return np.array(

@@ -31,14 +31,9 @@ from concilium.protocol.schema import (
 )
 from concilium.records.columns import Value, label
 from concilium.statistics.columns import (
-    LEAST_KNOTS,
-    MOST_KNOTS,
-    Declaration,
     RegressionTerms,
     ask_schema,
-    check_stated,
     find_scales,
-    find_terms,
     pack_triangle,
     state_terms,
     unpack_triangle,
@@ -49,14 +44,16 @@ from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, Private
 from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
+    INTERCEPT,
     TermBody,
     TermModel,
     estimate_all,
+    estimate_privately,
     say_explained,
     wald_tests,
+    warn_of_terms,
 )
 
-INTERCEPT = "intercept"
 ERRORS = ("model", "robust", "clustered")
 # Counts whose robust errors are so many times those of the model do not follow Poisson's law.
 OVERDISPERSED = 1.2
@@ -77,16 +74,12 @@ class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=
     spread_of_intercepts: float | None = None
     separated: list[str] = msgspec.field(default_factory=list)
 
+    intercepts: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
-        columns = len(self.terms.columns)
+        super().__post_init__()
         if self.family not in FAMILIES or len(self.classes) != (2 if self.family == "binomial" else 0):
             raise ValueError("a regression has a family, and two classes or none")
-        if (
-            len(self.estimates) != columns + 1
-            or len(self.means) != columns
-            or len(self.deviations) != columns
-        ):
-            raise ValueError("a regression has an intercept and an estimate for each column")
 
 
 @documented
@@ -156,11 +149,6 @@ class Regression(TermModel[RegressionBody]):
     ] = "model"
 
     def check(self) -> None:
-        for attribute, knots in self.splines.items():
-            if not LEAST_KNOTS <= len(knots) <= MOST_KNOTS:
-                raise StudyError(
-                    f"the splines of {attribute!r} need {LEAST_KNOTS} to {MOST_KNOTS} knots; got {len(knots)}"
-                )
         if self.firth and (self.family != "binomial" or self.intercepts != "common"):
             raise StudyError("firth = true goes with family = 'binomial' and intercepts = 'common'")
         if self.errors != "model" and self.intercepts == "random":
@@ -172,8 +160,7 @@ class Regression(TermModel[RegressionBody]):
                     "leave one of them out"
                 )
             self._check_range()
-        if self.way_out.bounded:
-            self._check_private()
+        super().check()
 
     def _check_range(self) -> None:
         edges = self.bins.get(self.target, ())
@@ -197,7 +184,6 @@ class Regression(TermModel[RegressionBody]):
                 "a private Regression has one intercept for all, no Firth's correction, tests and errors by its "
                 "covariance, and no comparison by_hospital"
             )
-        check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
             self._name_classes(state_values(self.values.get(self.target, ())))
 
@@ -235,11 +221,6 @@ class Regression(TermModel[RegressionBody]):
             ),
         )
 
-    @property
-    def _declaration(self) -> Declaration:
-        ends = dict(self.bins.items()) if self.way_out.bounded else None
-        return Declaration(self.splines, self.reference, self.interactions, ends)
-
     def converse(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
         return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
 
@@ -249,10 +230,7 @@ class Regression(TermModel[RegressionBody]):
         refuse_foreign_outcome(seen, self.target)
         found = state_values(value for one in seen.values() for value in one.classes)
         classes = [] if measured else self._name_classes(found)
-        bins = {one: edges for one, edges in self.bins.items() if one != self.target}
-        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
-        self._refuse_lacking(numbers, categories, left_out)
-        terms = self._declaration.make_terms(numbers, categories)
+        terms, left_out = self._choose_terms(seen)
         about = {
             "query": self.query,
             "target": self.target,
@@ -312,14 +290,7 @@ class Regression(TermModel[RegressionBody]):
                 f"random intercepts of {fit.freedom + 1} hospitals: their deviation is hardly known below "
                 f'{FEW_HOSPITALS}; intercepts = "hospital" needs no such assumption'
             )
-        if fit.left_out:
-            warnings.append(
-                f"{fit.left_out} patients with a missing value are left out; {fit.patients} are in the regression"
-            )
-        if fit.dependent:
-            warnings.append(
-                f"left out: {', '.join(fit.dependent[:5])} (a combination of other terms, or the same for everybody)"
-            )
+        warnings += warn_of_terms(fit.left_out, fit.patients, fit.dependent)
         if fit.separated:
             warnings.append(
                 f"{', '.join(fit.separated[:5])}: separates the outcome, so that its coefficient has no finite value; "
@@ -411,11 +382,6 @@ class Regression(TermModel[RegressionBody]):
         back[0, 1:] = shift
         values = back @ end.coefficients
         covariance = None if end.covariance is None else back @ end.covariance @ back.T
-        estimates = (
-            [TermEstimate(term, float(v)) for term, v in zip([INTERCEPT, *terms.names], values, strict=True)]
-            if covariance is None
-            else estimate_all([INTERCEPT, *terms.names], values, (covariance, None, None), None, None, ())
-        )
         weight = max(float(end.start[0, 0]), 1e-9)
         means = np.clip(end.start[0, 1:] / weight, -1, 1)
         squares = np.clip(np.diagonal(end.start)[1:] / weight, 0, 1)
@@ -426,11 +392,9 @@ class Regression(TermModel[RegressionBody]):
             family=self.family,
             classes=classes,
             terms=terms,
-            estimates=estimates,
-            covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
             means=((means - shift) / scale).tolist(),
             deviations=(deviations / scale).tolist(),
-            tests=[] if covariance is None else wald_tests(terms, values, covariance),
+            **estimate_privately(terms, values, covariance),
         )
 
     @property

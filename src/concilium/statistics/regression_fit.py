@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
-from concilium.statistics.columns import RegressionTerms, find_dependent, pack_triangle
+from concilium.statistics.columns import HELD_AT_ENDS, RegressionTerms, find_dependent, pack_triangle
 from concilium.statistics.families import FAMILIES, Vector
 from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import (
@@ -380,7 +380,7 @@ class PrivateEnd:
             )
         else:
             said = f"noise is {self.noise_share:.0%} of the variance of the estimates; intervals include it"
-        return [said, "numbers beyond the ends of their bins count as these ends"]
+        return [said, HELD_AT_ENDS]
 
 
 def fit_privately(

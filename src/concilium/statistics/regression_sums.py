@@ -175,6 +175,11 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
                 raise MessageError("a private regression has one intercept for all, and model-based errors")
             refuse_endless(self.columns)
 
+    @property
+    def adds_blocks(self) -> bool:
+        """Unless it looks at all patients of a hospital together."""
+        return not (self.own_intercepts or self.random or self.robust)
+
     def estimate(self, patients: int, columns: int) -> Workload:
         size, factors = self.size, sum(len(column.factors) for column in self.columns)
         work = estimate_columns(self.attributes, patients, each_by_itself=self.noise is not None)

@@ -27,9 +27,8 @@ from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.trees.body import TreeBody, class_shares
+from concilium.trees.body import TreeBody, class_shares, find_path, mix_shares, spread
 from concilium.trees.growing import xlog2x
-from concilium.trees.settling import find_path, mix_shares, spread
 
 NO_QUESTION = "asks nothing about the patient."
 NOTHING_ENTERED = "The model asks for nothing that was entered: this is the share among all its patients."

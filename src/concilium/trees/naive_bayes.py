@@ -45,7 +45,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import SharedSchema
 from concilium.protocol.splits import STAYS, Split
 from concilium.records.columns import label
-from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode, translate
+from concilium.trees.body import BEFOREHAND, BodyOfTrees, TreeBody, TreeNode, find_path, settle, translate
 from concilium.trees.evidence_drawing import draw_evidence
 from concilium.trees.explanation import rank, say_moved, say_noise, say_reasons, tells_noise
 from concilium.trees.grouping import join_small, ungrouped
@@ -62,7 +62,6 @@ from concilium.trees.schemas import (
     say_constant,
     settle_schema,
 )
-from concilium.trees.settling import find_path, settle
 from concilium.trees.votes import AskVotes, Voter
 
 REASONS_SHOWN = 8

@@ -37,7 +37,7 @@ class Exact(Release):
             return tell_plainly(context, envelope, question, reply.numbers, reply, tell_cap=True)
         if not isinstance(question, Summed):
             raise MessageError(f"a question of kind {question.kind!r} has no exact answer")
-        words = question.compute(cohort)
+        words = question.compute_all(cohort)
         question.suppress(words, cohort)
         body = write_sum(words, question.binary_places)
         return tell_plainly(context, envelope, question, words.size, body, tell_cap=True)

@@ -111,7 +111,7 @@ class Masked(Release):
                 if covered is None:
                     raise
                 return context.reply(envelope, Covered(covered))
-            computed = question.compute(cohort)
+            computed = question.compute_all(cohort)
             question.suppress(computed, cohort)
             words = computed.astype(np.int64).reshape(-1)
             content = write_content(envelope.kind, envelope.body_digest)

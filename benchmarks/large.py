@@ -1,0 +1,255 @@
+"""A table larger than memory: read once, opened again, and a tree of depth 6, beside pyarrow, LightGBM and DuckDB.
+
+python benchmarks/large.py [rows ...]      default 1,000,000 and 5,000,000 rows x 50 columns; also 20000000 50000000
+
+The Parquet file is generated: 30 columns of small whole numbers, 10 of text, 9 measurements with decimals and gaps, and
+the outcome. Each line is a process of its own, after one that is not counted (numba compiles once for an installation).
+Ours may hold 2 GB of memory that is not a file's (RLIMIT_DATA; so a line that takes more ends in an error, and not in
+the table), and its policy says memory = "2 GB". "Peak" is the most memory that is not a file's (RssAnon, looked at 50
+times a second); pages of the mapped columns come and go as the kernel likes. Pyarrow reads the same columns batch by
+batch and writes as many bytes as the store has. DuckDB counts 48 attributes by outcome and by the 64 nodes of one
+level, within 2 GB. LightGBM grows one tree of the same depth on a table in memory, up to 5,000,000 rows, unlimited.
+
+CONCILIUM_LARGE names the folder for the files, which are deleted at the end; some 180 bytes of disk are needed a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+LIMIT, DEPTH, BATCH = 2_000_000_000, 6, 1_000_000
+WHOLE, TEXTS, MEASURED = 30, 10, 9
+WARDS = np.array(["medical", "surgical", "intensive", "elsewhere"])
+CUTS = [80.0, 90.0, 95.0, 100.0, 105.0, 110.0, 120.0]
+LIGHTGBM_ROWS = 5_000_000
+
+
+def name_attributes() -> list[str]:
+    return [
+        *(f"score{i:02d}" for i in range(WHOLE)),
+        *(f"ward{i}" for i in range(TEXTS)),
+        *(f"lab{i}" for i in range(MEASURED)),
+    ]
+
+
+def generate(path: Path, rows: int) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    writer = None
+    for start in range(0, rows, BATCH):
+        here, draw = min(BATCH, rows - start), np.random.default_rng(start)
+        table = {
+            f"score{i:02d}": draw.integers(0, 3 + i % 10, here, dtype=np.int8).astype(np.int32)
+            for i in range(WHOLE)
+        }
+        table |= {
+            f"ward{i}": pyarrow.DictionaryArray.from_arrays(
+                draw.integers(0, 4, here, dtype=np.int8), WARDS
+            ).cast("string")
+            for i in range(TEXTS)
+        }
+        labs = [np.round(draw.normal(100, 15, here), 1) for _ in range(MEASURED)]
+        risk = sum(table[f"score{i:02d}"] for i in range(3, 9)) / 6 + (labs[0] - 100) / 20
+        for i, lab in enumerate(labs):
+            lab[draw.random(here) < 0.05] = np.nan
+            table[f"lab{i}"] = pyarrow.array(lab, from_pandas=True)
+        table["died"] = pyarrow.array(np.where(risk + draw.normal(0, 1, here) > 4, "yes", "no"))
+        made = pyarrow.table(table)
+        writer = writer or parquet.ParquetWriter(path, made.schema)
+        writer.write_table(made)
+    assert writer is not None
+    writer.close()
+
+
+def scan(path: Path, folder: Path) -> dict[str, object]:
+    """Pyarrow's own scan of the file, and writing as many bytes as the store has."""
+    import pyarrow
+    from pyarrow import parquet
+
+    begun, rows = time.perf_counter(), 0
+    for batch in parquet.ParquetFile(path).iter_batches(1 << 17):
+        rows += batch.num_rows
+    scanned = time.perf_counter() - begun
+    pyarrow.default_memory_pool().release_unused()
+    size, block = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()), os.urandom(1 << 24)
+    begun = time.perf_counter()
+    with (folder / "written").open("wb") as file:
+        for _ in range(size // len(block) + 1):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    (folder / "written").unlink()
+    return {"scanned": scanned, "written": time.perf_counter() - begun, "bytes": size, "rows": rows}
+
+
+def read(path: Path, folder: Path) -> dict[str, object]:
+    import concilium as cc
+
+    begun = time.perf_counter()
+    records = cc.Records.read(path, columns=folder)
+    return {"seconds": time.perf_counter() - begun, "rows": len(records)}
+
+
+def open_site(path: Path, folder: Path):
+    import concilium as cc
+    from concilium.policy.policy import WorkLimits
+
+    policy = cc.Policy(work=WorkLimits(memory="2 GB"))
+    records = cc.Records.read(path, columns=folder)
+    return cc.Site("north", records, policy, ledger=folder.with_suffix(""))
+
+
+def open_again(path: Path, folder: Path) -> dict[str, object]:
+    import concilium as cc
+
+    cc.Site("small", cc.Records.from_rows([{"a": 1}, {"a": 2}]))  # the libraries
+    begun = time.perf_counter()
+    open_site(path, folder)
+    return {"seconds": time.perf_counter() - begun}
+
+
+def grow(path: Path, folder: Path) -> dict[str, object]:
+    import concilium as cc
+
+    site = open_site(path, folder)
+    cutoffs = {f"lab{i}": CUTS for i in range(MEASURED)}
+    begun = time.perf_counter()
+    tree = cc.DecisionTree("died", bins=cutoffs, max_depth=DEPTH).fit(cc.House([site]))
+    first = time.perf_counter() - begun
+    begun = time.perf_counter()
+    tree = cc.DecisionTree("died", bins=cutoffs, max_depth=DEPTH, query="score00 >= 0").fit(cc.House([site]))
+    return {"first": first, "seconds": time.perf_counter() - begun, "leaves": tree.text().count("\n")}
+
+
+def count_in_duckdb(path: Path, folder: Path) -> dict[str, object]:
+    import duckdb
+
+    connection = duckdb.connect(config={"memory_limit": "2GB", "threads": 2, "temp_directory": str(folder)})
+    node = " + ".join(f"({2**i} * (score{i + 3:02d} > 1)::INT)" for i in range(DEPTH))
+    attributes = name_attributes()
+    cells = [f"floor({one} / 10)::INT AS {one}" if one.startswith("lab") else one for one in attributes]
+    begun = time.perf_counter()
+    sets = ", ".join(f"({one}, node, died)" for one in attributes[:48])
+    inner = f"SELECT {', '.join(cells)}, ({node}) AS node, died FROM read_parquet('{path}')"
+    counted = connection.execute(
+        f"SELECT count(*) FROM (SELECT {', '.join(attributes[:48])}, node, died, count(*) FROM ({inner}) "
+        f"GROUP BY GROUPING SETS ({sets}))"
+    ).fetchone()
+    return {"seconds": time.perf_counter() - begun, "cells": counted[0]}
+
+
+def grow_lightgbm(path: Path, folder: Path) -> dict[str, object]:
+    import lightgbm
+    from pyarrow import compute, parquet
+
+    begun = time.perf_counter()
+    table = parquet.read_table(path)
+    columns = []
+    for name in name_attributes():
+        column = table[name].combine_chunks()
+        if name.startswith("ward"):
+            column = compute.index_in(column, value_set=compute.unique(column))
+        columns.append(column.to_numpy(zero_copy_only=False).astype(np.float32))
+    target = compute.equal(table["died"], "yes").to_numpy().astype(np.float32)
+    del table
+    data = lightgbm.Dataset(np.stack(columns, axis=1), target, params={"verbose": -1, "num_threads": 2})
+    data.construct()
+    read_in, begun = time.perf_counter() - begun, time.perf_counter()
+    settings = {
+        "objective": "binary",
+        "max_depth": DEPTH,
+        "num_leaves": 2**DEPTH,
+        "num_threads": 2,
+        "verbose": -1,
+    }
+    lightgbm.train(settings, data, num_boost_round=1)
+    return {"read": read_in, "seconds": time.perf_counter() - begun}
+
+
+STEPS = {one.__name__: one for one in (scan, read, open_again, grow, count_in_duckdb, grow_lightgbm)}
+OURS = ("read", "open_again", "grow")
+
+
+def watch(peak: list[int]) -> None:
+    while True:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        held = next(line for line in status.splitlines() if line.startswith("RssAnon"))
+        peak[0] = max(peak[0], int(held.split()[1]) * 1024)
+        time.sleep(0.02)
+
+
+def run_here(step: str, path: Path, folder: Path) -> None:
+    """One step, in this process, within its limit."""
+    if step in OURS:
+        resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
+    peak = [0]
+    threading.Thread(target=watch, args=(peak,), daemon=True).start()
+    found = STEPS[step](path, folder)
+    print(json.dumps({**found, "peak": peak[0], "processor": time.process_time()}))
+
+
+def run(step: str, path: Path, folder: Path) -> dict[str, float]:
+    command = [sys.executable, __file__, step, str(path), str(folder)]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
+        return {}
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def say(found: dict[str, float], key: str = "seconds") -> str:
+    return f"{found[key]:.2f} s" if found else "did not end"
+
+
+def measure(rows: int, place: Path) -> None:
+    path, folder = place / "north.parquet", place / "north.ledger.columns"
+    generate(path, rows)
+    found = {"read": run("read", path, folder)}
+    found |= {step: run(step, path, folder) for step in ("scan", "grow", "open_again", "count_in_duckdb")}
+    found["grow again"] = run("grow", path, folder)
+    if rows <= LIGHTGBM_ROWS:
+        found["grow_lightgbm"] = run("grow_lightgbm", path, folder)
+    base = found["scan"]["scanned"] + found["scan"]["written"]
+    ledger = (place / "north.ledger").stat().st_size / 1e6
+    print(f"{rows:,} rows x 50 columns, {path.stat().st_size / 1e9:.2f} GB of Parquet")
+    print(f"  pyarrow: scan {say(found['scan'], 'scanned')}, writing {say(found['scan'], 'written')}")
+    if found["read"]:
+        print(f"  reading once        {say(found['read'])} ({found['read']['seconds'] / base:.1f} x pyarrow)")
+    print(f"  opening again       {say(found['open_again'])}")
+    print(f"  tree, first study   {say(found['grow'], 'first')}, another in the process {say(found['grow'])}")
+    print(f"  tree, next process  {say(found['grow again'], 'first')}")
+    peaks = ", ".join(f"{step} {found[step]['peak'] / 1e9:.2f}" for step in OURS if found[step])
+    print(f"  peak memory in GB   {peaks}, of a limit of {LIMIT / 1e9:.0f}")
+    print(f"  on disk             {found['scan']['bytes'] / 1e9:.2f} GB of columns, ledger {ledger:.1f} MB")
+    print(f"  DuckDB, one level   {say(found['count_in_duckdb'])}")
+    if "grow_lightgbm" in found:
+        light = found["grow_lightgbm"]
+        read_in, peak = say(light, "read"), light.get("peak", 0) / 1e9
+        print(f"  LightGBM            reading {read_in}, tree {say(light)}, {peak:.2f} GB", flush=True)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments and arguments[0] in STEPS:
+        run_here(arguments[0], Path(arguments[1]), Path(arguments[2]))
+        return
+    for rows in [int(one) for one in arguments] or [1_000_000, 5_000_000]:
+        place = Path(tempfile.mkdtemp(prefix="large-", dir=os.environ.get("CONCILIUM_LARGE")))
+        try:
+            measure(rows, place)
+        finally:
+            shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
