@@ -610,7 +610,9 @@ def explain_evidence(
         interval = min(low, share), max(high, share)
         between = f" {say_risk_interval(interval)};"
     among = f"patients, about {patients}" if noisy else f"{patients} patients"
-    first = f"{body.target} = {named} ({say_risk(share)};{between} {say_share(base)} of {whom} {among})."
+    of_them = base if noisy or not sum(body.counts) else body.counts[best] / sum(body.counts)
+    against = f"against {say_share(of_them)} of {whom} {among}"
+    first = f"{body.target} = {named} ({say_risk(share)};{between} {against})."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],
