@@ -429,10 +429,10 @@ def report(name: str, splits: list[Found]) -> None:
         if private and method in beside[1:]:
             continue
         apart = list_areas(method) - list_areas(beside[0]) if beside else np.full(len(splits), np.nan)
-        error = apart.std(ddof=1) / np.sqrt(len(splits)) if len(splits) > 1 else float("nan")
+        error = f"{apart.std(ddof=1) / np.sqrt(len(splits)):.4f}" if len(splits) > 1 else "–"
         _, seconds, terms = np.mean([found[method] for found in splits], axis=0)
         print(
-            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error:.4f}) | {terms:.0f} "
+            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error}) | {terms:.0f} "
             f"| {seconds:.1f} |",
             flush=True,
         )
