@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PIP = .venv/bin/python -m pip --disable-pip-version-check
 
-.PHONY: demo test thorough quick check bench locked hashes sbom clean
+.PHONY: demo test thorough quick check bench docs locked hashes sbom clean
 
 demo: .venv/ready
 	.venv/bin/concilium demo
@@ -25,6 +25,17 @@ check: .venv/ready
 
 bench: .venv/bench
 	for file in benchmarks/*.py; do .venv/bin/python $$file || exit 1; done
+
+# The pages as a site, in build/site: any link that leads nowhere ends it. What builds it has an environment of its own.
+docs: .venv/ready build/docs/ready
+	.venv/bin/python .ci/site.py build/docs/pages
+	NO_MKDOCS_2_WARNING=1 build/docs/env/bin/mkdocs build --strict
+	.venv/bin/python .ci/site.py --look build/site
+
+build/docs/ready: constraints.txt
+	$(PYTHON) -m venv build/docs/env
+	build/docs/env/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt mkdocs-material
+	touch $@
 
 # What a hospital installs: every file is compared with its hash before it is used. In build/locked, beside .venv.
 locked:

@@ -5,7 +5,8 @@
 Peers have an environment of their own in build/readable, which the first run makes: LightGBM, EBM without and with ten
 pairs, DP-EBM (the better of two learning rates), FIGS, imodels' RuleFit and a logistic regression on splines. 30 % of
 the patients are held out. A line has the area under the ROC curve, how far it is from LightGBM's (private: from
-DP-EBM's) over the same splits with the standard error of that difference, terms, and processor seconds of a fit.
+DP-EBM's) over the same splits with the standard error of that difference, terms, and processor seconds of a fit
+on one thread.
 Private models share public bins: quantiles rounded to two digits, which stand in for clinical ranges. Sets of packages
 come by themselves, others from the folder. Splits begin at `--first`, which is 0; choices were made on splits 10
 to 29. What was measured of a split stays in build/readable/found, and is not measured again: `--again shapes` forgets
@@ -29,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from threadpoolctl import threadpool_limits
 
 PEERS = ("LightGBM", "EBM", "EBM, 10 pairs", "FIGS", "imodels RuleFit", "splines")
 RATES = (0.01, 0.03)  # of DP-EBM
@@ -49,6 +51,7 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, default=Path("build/readable"))
     parser.add_argument("--peers", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    threadpool_limits(1)  # threads that wait for work count as processor time
     if given.peers:
         run_peers(given.peers)
         return
@@ -236,14 +239,15 @@ def measure(
     peers = [
         one for one in (*PEERS, *noisy) if one not in found and not (skipped and one.startswith(skipped))
     ]
-    for name in peers:
+    if peers:
         with tempfile.TemporaryDirectory() as written:
             folder = Path(written)
             learned.to_parquet(folder / "learned.parquet")
             held.to_parquet(folder / "held.parquet")
-            (folder / "asked.json").write_text(json.dumps({"bins": bins, "name": name}))
+            (folder / "asked.json").write_text(json.dumps({"bins": bins, "names": peers}))
             subprocess.run([python, __file__, "--peers", folder], check=True)
-            keep(name, *json.loads((folder / "found.json").read_text()))
+            for name, measured in json.loads((folder / "found.json").read_text()).items():
+                keep(name, *measured)
     ours = list_ours(learned, bins, epsilons)
     for name in [one for one in ours if one not in found and not (skipped and one.startswith(skipped))]:
         keep(name, *run_ours(ours[name], learned, held))
@@ -291,27 +295,30 @@ def run_ours(
 
 def count_terms(model: Any) -> int:
     """Curves, pairs and rules; RuleFit's rules and lines."""
-    return len(model.body.terms) if model.method == "shapes" else len(model.table())
+    return len(model.body.terms) if model.method == "shapes" else len(model.list_terms())
 
 
 def run_peers(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     learned, held = (pd.read_parquet(folder / f"{part}.parquet") for part in ("learned", "held"))
     asked = json.loads((folder / "asked.json").read_text())
-    name, outcome, held = asked["name"], learned.pop("outcome").to_numpy(), held.drop(columns="outcome")
+    outcome, held = learned.pop("outcome").to_numpy(), held.drop(columns="outcome")
 
-    def fit(first: pd.DataFrame, target: Any) -> tuple[Any, int]:
+    def fit(name: str, first: pd.DataFrame, target: Any) -> tuple[Any, int]:
         if not name.startswith("DP-EBM"):
             return fit_peer(name, first, target, held)
         rate, epsilon = (float(one) for one in name.removeprefix("DP-EBM ").split(", epsilon "))
         return fit_noisy(first, target, held, asked["bins"], epsilon, rate)
 
     few = np.r_[np.flatnonzero(outcome == 1)[:60], np.flatnonzero(outcome == 0)[:140]]
-    fit(learned.iloc[few].reset_index(drop=True), outcome[few])  # imports and compiles
-    began = time.process_time()
-    risk, terms = fit(learned, outcome)
-    seconds = time.process_time() - began
-    (folder / "found.json").write_text(json.dumps([np.asarray(risk, dtype=float).tolist(), seconds, terms]))
+    first, found = learned.iloc[few].reset_index(drop=True), {}
+    for name in asked["names"]:
+        fit(name, first, outcome[few])  # imports and compiles
+        began = time.process_time()
+        risk, terms = fit(name, learned, outcome)
+        seconds = time.process_time() - began
+        found[name] = np.asarray(risk, dtype=float).tolist(), seconds, terms
+    (folder / "found.json").write_text(json.dumps(found))
 
 
 def fit_peer(name: str, learned: pd.DataFrame, outcome: Any, held: pd.DataFrame) -> tuple[Any, int]:
@@ -422,10 +429,10 @@ def report(name: str, splits: list[Found]) -> None:
         if private and method in beside[1:]:
             continue
         apart = list_areas(method) - list_areas(beside[0]) if beside else np.full(len(splits), np.nan)
-        error = apart.std(ddof=1) / np.sqrt(len(splits)) if len(splits) > 1 else float("nan")
+        error = f"{apart.std(ddof=1) / np.sqrt(len(splits)):.4f}" if len(splits) > 1 else "–"
         _, seconds, terms = np.mean([found[method] for found in splits], axis=0)
         print(
-            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error:.4f}) | {terms:.0f} "
+            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error}) | {terms:.0f} "
             f"| {seconds:.1f} |",
             flush=True,
         )

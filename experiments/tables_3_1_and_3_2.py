@@ -37,7 +37,7 @@ import numpy as np
 
 import concilium as cc
 from concilium.models.prediction import NewPatients
-from concilium.trees.settling import settle
+from concilium.trees.body import settle
 from pooled_id3 import id3, rest
 
 Row = dict[str, Any]

@@ -96,6 +96,7 @@ WAY
 age = "age"
 sex = "sex"
 pain = { condition = "pain", days = [-20, 0] }
+often = { condition = "pain", days = [-20, 0], at_least = 2 }
 pains = { condition = "pain", take = "count", days = [-20, -1] }
 glucose = { measurement = "glucose", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }
 lowest = { measurement = "glucose", take = "min", unit = "mg/dL", without_unit = "mg/dL", molar_mass = 180 }

@@ -32,7 +32,7 @@ LAYERS = [
     {"evaluation", "consult"},
     {"study"},
     {"transports.flare"},
-    {"console", "cli"},
+    {"console", "cli", "sklearn"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 

@@ -1,13 +1,17 @@
-"""The README: short enough to read, its example runs, its links lead somewhere."""
+"""The README: short enough to read, its example and that of notebooks run, links lead somewhere."""
 
 from __future__ import annotations
 
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from concilium.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -18,7 +22,7 @@ def test_it_is_short():
     assert len(README.split()) < 1200
 
 
-def test_its_example_runs(tmp_path, monkeypatch, capsys):
+def test_its_example_and_that_of_notebooks_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dice = random.Random(1)
     for name in ("north", "south", "west"):
@@ -34,10 +38,37 @@ def test_its_example_runs(tmp_path, monkeypatch, capsys):
     assert "death = " in said
     assert "age" in names["rules"].attributes_
     assert Path("tree.json").exists()
+    (command,) = re.findall(r"^    concilium (ask .*?) #", README, re.M)
+    tables = sorted(path.name for path in Path().glob("*.csv"))
+    asked = CliRunner().invoke(app, shlex.split(command.replace("*.csv", " ".join(tables))))
+    assert "Patients like this one: age 58 to below 72, sex f; 50 patients." in asked.output, asked.output
+    page = (ROOT / "docs" / "notebooks.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.S):
+        exec(compile(block, "notebooks.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("[0.")
+    assert {"age", "death"} <= {*names["patients"].columns}
+
+
+def list_anchors(page: Path) -> set[str]:
+    """What links to headings of a page may end in."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
         if not link.startswith(("http:", "https:", "mailto:")):
-            assert (page.parent / link).exists(), link
+            found = page.parent / link if link else page
+            assert found.exists(), link
+            assert not anchor or anchor in list_anchors(found), f"{link}#{anchor}"
+
+
+def test_the_navigation_of_the_site_leads_somewhere():
+    listed = re.findall(r"^ +- (?:Start: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if "docs" in page.parts}
+    made = {"index.md", "contributing.md", "changes.md"}
+    assert {one for one in listed if not one.startswith("reference/")} - made <= pages
+    assert {"clinicians.md", "stewards.md", "scientists.md", "auditors.md"} <= {*listed}
+    assert len(listed) == len(set(listed))

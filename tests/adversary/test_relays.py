@@ -39,16 +39,16 @@ from concilium.protocol.messages import (
     VERSION,
     Answer,
     Refusal,
+    _write_signed,
     decode,
     encode,
     open_envelope,
     open_reply,
-    write_signed,
 )
 from concilium.protocol.questions import Step
 from concilium.protocol.region import Region
 from concilium.protocol.relay import Relay as PassedOn
-from concilium.protocol.relay import Relayed, pass_on
+from concilium.protocol.relay import _Relayed, pass_on
 from concilium.protocol.terms import Propose, Terms, name_study, sign_terms
 from concilium.registry import KINDS, load
 from contract.patients import VARIANTS, cases, make_rows, open_site, open_sites
@@ -337,12 +337,12 @@ def refuse_as_itself(meddler: Meddler, envelope: Any, reply: bytes) -> bytes:
 
 
 def refuse_as_a_stranger(meddler: Meddler, envelope: Any, reply: bytes) -> bytes:
-    return write_signed(refuse(meddler, envelope, reply, identity=STRANGER.public), STRANGER)
+    return _write_signed(refuse(meddler, envelope, reply, identity=STRANGER.public), STRANGER)
 
 
 def answer_as_a_stranger(meddler: Meddler, envelope: Any, reply: bytes) -> bytes:
     opened = open_reply(reply)
-    return write_signed(msgspec.structs.replace(opened, identity=STRANGER.public), STRANGER)
+    return _write_signed(msgspec.structs.replace(opened, identity=STRANGER.public), STRANGER)
 
 
 def swap(meddler: Meddler, envelope: Any, reply: bytes) -> bytes:
@@ -466,23 +466,23 @@ class LyingRegion:
         envelope, reply = open_envelope(message), self.region.answer(message)
         self.turn += 1
         if envelope.kind == PassedOn.kind:
-            asked, told = decode(envelope.body, PassedOn).messages, decode(reply, Relayed)
+            asked, told = decode(envelope.body, PassedOn).messages, decode(reply, _Relayed)
             self.messages.append(asked)
             self.replies.append(told.replies)
             return encode(self.lie(self, asked, told))
         return self.lie(self, None, reply) or reply
 
-    def ask(self, messages: dict[str, bytes]) -> Relayed:
+    def ask(self, messages: dict[str, bytes]) -> _Relayed:
         """Have its hospitals asked anything."""
-        return decode(pass_on(PassedOn(messages=messages), self.region.house.transport, 60), Relayed)
+        return decode(pass_on(PassedOn(messages=messages), self.region.house.transport, 60), _Relayed)
 
     def greet(self, reply: bytes, *below: str) -> bytes:
         """A greeting of its own, signed as it should be."""
         said = msgspec.structs.replace(open_reply(reply), body=encode(Greeting(0, below)))
-        return write_signed(said, self.identity)
+        return _write_signed(said, self.identity)
 
 
-def only_passing(change: Callable[..., Relayed]) -> Callable[..., Any]:
+def only_passing(change: Callable[..., _Relayed]) -> Callable[..., Any]:
     return wraps(change)(lambda region, asked, told: None if asked is None else change(region, asked, told))
 
 
@@ -491,31 +491,33 @@ def only_greeting(change: Callable[..., bytes]) -> Callable[..., Any]:
 
 
 @only_passing
-def say_all_twice(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def say_all_twice(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
     return region.ask(asked)
 
 
 @only_passing
-def replay_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def replay_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
     """To the hospitals: joined, met, asked or opened once more, in the middle of the study."""
     region.ask(region.dice.choice(region.messages))
     return told
 
 
 @only_passing
-def answer_from_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def answer_from_an_old_round(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
     old = region.dice.choice(region.replies) if region.dice.random() < 0.2 else told.replies
-    return Relayed(old, {})
+    return _Relayed(old, {})
 
 
 @only_passing
-def tell_each_what_the_other_is_told(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def tell_each_what_the_other_is_told(
+    region: LyingRegion, asked: dict[str, bytes], told: _Relayed
+) -> _Relayed:
     names = list(asked)
     return region.ask(dict(zip(names, [asked[name] for name in reversed(names)], strict=True)))
 
 
 @only_passing
-def show_each_another_list(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def show_each_another_list(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
     """Another template: other keys in a roll, other answers when a sum is opened."""
     changed = {}
     for name, message in asked.items():
@@ -527,16 +529,16 @@ def show_each_another_list(region: LyingRegion, asked: dict[str, bytes], told: R
 
 
 @only_passing
-def drop_some(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
+def drop_some(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
     """Once the study is agreed to: a hospital that is never reached is left out of it, as any other."""
     gone = region.dice.choice([None, None, None, *asked]) if region.turn > AGREED else None
     silent = {} if gone is None else {gone: "\x1b[31mit is gone\n"}
-    return Relayed({name: reply for name, reply in told.replies.items() if name != gone}, silent)
+    return _Relayed({name: reply for name, reply in told.replies.items() if name != gone}, silent)
 
 
 @only_passing
-def answer_for_strangers(region: LyingRegion, asked: dict[str, bytes], told: Relayed) -> Relayed:
-    return Relayed({**told.replies, "elsewhere": b"x", "east": next(iter(told.replies.values()), b"")}, {})
+def answer_for_strangers(region: LyingRegion, asked: dict[str, bytes], told: _Relayed) -> _Relayed:
+    return _Relayed({**told.replies, "elsewhere": b"x", "east": next(iter(told.replies.values()), b"")}, {})
 
 
 @only_greeting
@@ -590,16 +592,16 @@ def name_one_after_the_other(region: LyingRegion, asked: Any, told: Any) -> Any:
             ledger=Head(0, ""),
             identity=region.identity.public,
         )
-        reply, path = write_signed(said, region.identity), open_envelope(message)
+        reply, path = _write_signed(said, region.identity), open_envelope(message)
         names = []
         while path.kind == PassedOn.kind:
             ((below, inner),) = decode(path.body, PassedOn).messages.items()
             names.append(below)
             path = open_envelope(inner)
         for below in reversed(names):
-            reply = encode(Relayed({below: reply}, {}))
+            reply = encode(_Relayed({below: reply}, {}))
         replies[name] = reply
-    return Relayed(replies, {})
+    return _Relayed(replies, {})
 
 
 AGREED = 3  # greeted, its hospitals greeted, and the study proposed to them

@@ -56,7 +56,7 @@ from nvflare.private.fed.server.server_commands import ServerCommands
 from concilium.errors import HouseError
 from concilium.transports.flare import process
 from concilium.transports.flare.channel import FlareLine, listen
-from concilium.transports.flare.guards import MANAGEMENT, may_speak
+from concilium.transports.flare.guards import MANAGEMENT, _may_speak
 from concilium.transports.flare.job import (
     SITE_CONFIG,
     STUDY,
@@ -96,7 +96,7 @@ def guarded(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyhocon", pytest.importorskip("pyhocon"))
     monkeypatch.setitem(sys.modules, "omegaconf", None)
     logging.disable(logging.CRITICAL)
-    yield process.guard
+    yield process._guard
     logging.disable(logging.NOTSET)
 
 
@@ -654,9 +654,9 @@ def test_the_error_of_a_stream_at_which_flare_ends_itself_is_not_believed(cells)
 )
 def test_names_that_resemble_another_are_others(own, origin, channel):
     if find_member(own) not in ("server", origin.split(".")[0]) and find_member(origin) != "server":
-        assert not may_speak(own, "server", origin, channel, "any")
+        assert not _may_speak(own, "server", origin, channel, "any")
     if own == "server" and find_member(origin) != "north":
-        assert not may_speak(own, "north", origin, channel, "any")
+        assert not _may_speak(own, "north", origin, channel, "any")
 
 
 @pytest.mark.parametrize("origin", [name for name in CELLS if name != f"server.{JOB}"])

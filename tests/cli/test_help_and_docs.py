@@ -98,6 +98,17 @@ def test_the_version_is_the_package_s() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"concilium {cc.__version__}\n"
 
 
+def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, found in (("concilium cons", {"consult", "console"}), ("concilium run --pl", {"--plan"})):
+        asked = {
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+            "_CONCILIUM_COMPLETE": "complete_bash",
+        }
+        result = CliRunner().invoke(app, [], prog_name="concilium", env=asked)
+        assert set(result.stdout.split()) == found
+
+
 def test_no_command_is_help() -> None:
     result = CliRunner().invoke(app, [])
     assert "Usage: " in result.output

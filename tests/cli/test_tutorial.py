@@ -1,5 +1,5 @@
 """docs/tutorial.md, walked as it is printed: its files are written, its commands run in order, and what it shows is in
-what they say. A line `...` stands for lines that are not shown."""
+what they say. A line `...` stands for lines that are not shown. After it docs/asking.md, which asks its departments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from concilium.cli.main import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
-BLOCKS = re.findall(r"```(toml|console)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [(DOCS / name).read_text(encoding="utf-8") for name in ("tutorial.md", "asking.md")]
+BLOCKS = re.findall(r"```(toml|console)\n(.*?)```", "\n".join(PAGES), flags=re.DOTALL)
 
 
 def find_lines(text: str) -> list[str]:
@@ -55,7 +56,8 @@ def test_the_tutorial_is_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for kind, block in BLOCKS:
         if kind == "toml":
             first, _, content = block.partition("\n")
-            (folder / first.removeprefix("# file: ")).write_text(content, encoding="utf-8")
+            if first.startswith("# file: "):
+                (folder / first.removeprefix("# file: ")).write_text(content, encoding="utf-8")
             continue
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, shown = part.partition("\n")
@@ -67,6 +69,6 @@ def test_the_tutorial_is_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             missing = is_shown(find_lines(shown), [line for line in find_lines(said) if set(line) != {"─"}])
             assert missing is None, f"$ {command}\nshows {missing!r}, and says\n{said}"
             commands += 1
-    assert commands == 12
+    assert commands == 14
     assert (folder / "results" / "rulefit" / "report.html").exists()
     assert "adapted at lake" in (folder / "lake.html").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import concilium as cc
-from concilium.codes.code_counts import CodeCounts, count_codes
+from concilium.codes.code_counts import CodeCounts, _count_codes
 from concilium.errors import RecordsError, StudyError
 from concilium.privacy.accounting import rho_from_pure
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
@@ -28,7 +28,7 @@ def count(patients, most_codes, most_pairs):
     sequences = cc.Sequences([[(float(day), str(code)) for day, code in one] for one in patients])
     codes = np.array([int(label) for label in sequences.labels], dtype=np.int32)[sequences.codes]
     codes = codes if len(sequences.codes) else np.zeros(0, dtype=np.int32)
-    return count_codes(sequences, codes, SIZE, TARGETS, most_codes, most_pairs)
+    return _count_codes(sequences, codes, SIZE, TARGETS, most_codes, most_pairs)
 
 
 @given(histories)

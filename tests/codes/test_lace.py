@@ -3,7 +3,7 @@
 import pytest
 
 import concilium as cc
-from concilium.codes.lace import POINTS, find_conditions, find_lace
+from concilium.codes.lace import POINTS, _find_conditions, find_lace
 from concilium.errors import StudyError
 
 NAMES = {
@@ -41,15 +41,15 @@ def test_each_code_stands_for_what_another_package_says(version, system):
         row["id"]: {ours for name, ours in NAMES.items() if row[name]} for row in rows.to_dict("records")
     }
     differing = {
-        code: (set(find_conditions([code], system)), theirs[code])
+        code: (set(_find_conditions([code], system)), theirs[code])
         for code in codes
-        if set(find_conditions([code], system)) != theirs[code]
+        if set(_find_conditions([code], system)) != theirs[code]
     }
     assert not differing
 
 
 def test_categories_of_icd10_count_as_those_of_icd9_and_are_not_taken_for_them():
-    assert find_conditions(["E11"], "ICD-10-CM") == find_conditions(["250"])
+    assert _find_conditions(["E11"], "ICD-10-CM") == _find_conditions(["250"])
     assert find_lace(3, True, ["I50", "E11"], 0, "ICD-10-CM") == find_lace(3, True, ["428", "250"], 0)
     with pytest.raises(
         StudyError, match="'I50' is a code of ICD-10-CM, not of ICD-9-CM: give system='ICD-10-CM'"
@@ -57,7 +57,9 @@ def test_categories_of_icd10_count_as_those_of_icd9_and_are_not_taken_for_them()
         find_lace(3, True, ["I50"], 0)
     with pytest.raises(StudyError, match=r"'428\.0' is a code of ICD-9-CM, not of ICD-10-CM"):
         find_lace(3, True, ["428.0"], 0, "ICD-10-CM")
-    assert find_conditions(["V10", "E850", ""]) == find_conditions(["V10", "E85"], "ICD-10-CM") == frozenset()
+    assert (
+        _find_conditions(["V10", "E850", ""]) == _find_conditions(["V10", "E85"], "ICD-10-CM") == frozenset()
+    )
 
 
 def test_the_index_is_the_sum_of_its_four_parts():
@@ -66,7 +68,7 @@ def test_the_index_is_the_sum_of_its_four_parts():
     assert find_lace(5, True, ["428.0", "585.9"], 2) == 4 + 3 + 5 + 2
     assert find_lace(20, True, ["042"], 9) == 7 + 3 + 5 + 4 == 19
     assert find_lace(3, False, ["E11.9", "C78.0"], 1, "ICD-10-CM") == 3 + 5 + 1
-    assert find_conditions(["250"]) == {"diabetes without complications"}
-    assert set(POINTS) >= find_conditions(["410", "290", "042"])
+    assert _find_conditions(["250"]) == {"diabetes without complications"}
+    assert set(POINTS) >= _find_conditions(["410", "290", "042"])
     with pytest.raises(StudyError, match="LACE is known for ICD-9-CM and ICD-10-CM"):
         find_lace(1, False, [], 0, "ICD-11")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import http.client
 import json
 import logging
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
-from datetime import date
+import ssl
+import threading
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from concilium.console import cds_server
 from concilium.console.audit_trail import AuditTrail, verify
 from concilium.console.cds_server import CdsApp
 from concilium.console.client_tokens import ClientBook
+from concilium.console.gateway import listen, make_server
 from concilium.console.serving import ConsoleError
 from concilium.consult.cds_hooks import REASON_SYSTEM, make_services
 from concilium.consult.fhir_values import find_mapping
@@ -128,12 +131,34 @@ def test_what_is_no_call_gets_a_status_and_a_sentence(app, method, path, body, h
     assert re.search(said, answer["error"])
 
 
+def test_a_call_that_comes_too_slowly_or_has_too_much_gets_a_sentence(model, tmp_path):
+    app, sent = make_app(model, tmp_path, seconds=0.05), []
+
+    async def receive():
+        await asyncio.sleep(20)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/cds-services/death", "client": None}
+    asyncio.run(app({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send))
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+    assert "did not arrive in 0.04 s: send it again" in json.loads(sent[1]["body"])["error"]
+    many = {**PATIENT_VIEW, "prefetch": {"conditions": bundle(*[{"resourceType": "Condition"}] * 5001)}}
+    assert call(app, "POST", "/cds-services/death", many)[:2] == (
+        413,
+        {"error": "a call has at most 5,000 resources"},
+    )
+
+
 def test_feedback_that_is_wrong_is_not_quoted(app):
     for change in ({"outcome": "secret"}, {"card": "secret"}, {"outcomeTimestamp": 7}):
         document = {"feedback": [{**FEEDBACK[1], **change}]}
         status, answer, _ = call(app, "POST", "/cds-services/death/feedback", document)
         assert status == 400
         assert "secret" not in answer["error"]
+        assert "regex" not in answer["error"]
 
 
 def test_no_log_holds_a_value_of_a_patient(app, caplog, tmp_path, monkeypatch):
@@ -181,6 +206,35 @@ def test_pages_of_a_browser_may_call_if_they_are_named(model, tmp_path):
     for origin, allowed in (("https://sandbox.example.org", True), ("https://other.example.org", False)):
         status, _, headers = call(app, "OPTIONS", "/cds-services/death", headers={"origin": origin})
         assert (status, b"access-control-allow-origin" in headers) == (204, allowed)
+
+
+def test_a_connection_by_tls_gives_its_place_back(app, tmp_path):
+    """TLS forgets who was connected before it says that the connection is lost."""
+    pytest.importorskip("uvicorn")
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now, names = datetime.now(UTC), x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    signed = signed.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    certificate = signed.add_extension(names, critical=True).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "tls.pem").write_bytes(certificate.public_bytes(pem) + plain)
+    server = make_server(app, app.connections, "a test", ssl_certfile=tmp_path / "tls.pem")
+    trusted = ssl.create_default_context(cafile=tmp_path / "tls.pem")
+    with listen("127.0.0.1", 0, "--port") as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        for _ in range(3):
+            client = http.client.HTTPSConnection(
+                "localhost", listener.getsockname()[1], context=trusted, timeout=10
+            )
+            client.request("GET", "/health")
+            assert client.getresponse().status == 200
+            client.close()
+        server.should_exit = True
+        thread.join(10)
+    assert not thread.is_alive()
+    assert not app.connections._connections
 
 
 def test_others_may_not_listen_in_or_call_unknown(tmp_path):
@@ -238,27 +292,3 @@ def test_the_page_says_what_is_answered(tmp_path):
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) <= {*answer["cards"][0], "links"}
     (tmp_path / "ehr.jwks.json").write_text(json.dumps(JWKS))
     ClientBook(tmp_path / "clients.toml", "https://cds.example.org")
-
-
-def test_the_command_serves_an_ehr(model, tmp_path):
-    (tmp_path / "results").mkdir()
-    model.save(tmp_path / "results" / "model.json")
-    command = [sys.executable, "-m", "concilium.cli.main", "cds", "results/model.json", "--port", "0"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        try:
-            address = server.stdout.readline().rpartition(" ")[2].strip()
-            with urllib.request.urlopen(address) as answer:
-                services = json.load(answer)["services"]
-            assert [one["id"] for one in services] == ["results", "results-order-select"]
-            request = urllib.request.Request(
-                f"{address}/results", json.dumps(PATIENT_VIEW).encode(), {"Content-Type": "application/json"}
-            )
-            with urllib.request.urlopen(request) as answer:
-                assert len(json.load(answer)["cards"]) == 1
-        finally:
-            server.send_signal(signal.SIGINT)
-        logged = server.stderr.read()
-    assert "results: a card" in logged
-    assert "1288992" not in logged

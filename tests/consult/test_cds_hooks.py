@@ -17,7 +17,6 @@ from consult.cds_patients import (
     DICTIONARY,
     ORDER_SELECT,
     PATIENT_VIEW,
-    RXNORM,
     bundle,
     fit,
     observe,
@@ -58,7 +57,7 @@ def test_prefetch_templates_come_of_the_codes(services):
             "chol": f"Observation?{patient}&code=http://loinc.org|14647-2,http://loinc.org|2093-3"
             "&status=final,amended,corrected,preliminary&_sort=-date&_count=1",
             "conditions": f"Condition?{patient}",  # all: I21 means all codes below it
-            "medications": f"MedicationRequest?{patient}&code={RXNORM}|617993",
+            "medications": f"MedicationRequest?{patient}",  # all: none means no only where all are there
         }
     )
     assert all(one["title"] == "Risk of death in 30 days = yes" for one in found)
@@ -107,6 +106,24 @@ def test_nothing_means_what_the_mapping_says_only_where_it_was_looked_for(servic
     (card,) = ask(services, PATIENT_VIEW, conditions=failed)
     assert "infarct" in card["detail"].rpartition("Not in the record")[2]
     (card,) = ask(services, PATIENT_VIEW, conditions=bundle())
+    assert "infarct 0: nothing recorded" in card["detail"]
+    page = {**bundle(), "link": [{"relation": "next", "url": "https://ehr.example.org/2"}]}
+    (card,) = ask(services, PATIENT_VIEW, conditions=page)
+    assert "infarct" in card["detail"].rpartition("Not in the record")[2]
+
+
+def test_a_record_in_other_code_systems_does_not_say_no(services):
+    """An EHR that codes by SNOMED CT has no ICD code of an infarct, whoever had one."""
+    elsewhere = {
+        "resourceType": "Condition",
+        "subject": {"reference": "Patient/1288992"},
+        "code": {"coding": [{"system": "http://snomed.info/sct", "code": "22298006"}]},
+    }
+    (card,) = ask(services, PATIENT_VIEW, conditions=bundle(elsewhere))
+    assert "infarct (conditions are recorded, and none has a code of its code system)" in card["detail"]
+    other = copy.deepcopy(elsewhere)
+    other["code"]["coding"][0] |= {"system": "http://hl7.org/fhir/sid/icd-10", "code": "E11"}
+    (card,) = ask(services, PATIENT_VIEW, conditions=bundle(elsewhere, other))
     assert "infarct 0: nothing recorded" in card["detail"]
 
 
@@ -227,6 +244,10 @@ def test_a_mapping_adds_codes_and_contradicts_nothing(tmp_path, model):
         (
             '[dictionary.sexx]\ntype = "code"\n',
             "describes nothing that the model asks about; did you mean 'sex'?",
+        ),
+        (
+            '[dictionary.chol]\ntype = "number"\ncodes = { lonic = "2093-3" }\n',
+            "there is no code system 'lonic'; did you mean 'loinc'?",
         ),
     ):
         place.write_text(text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.records.dictionary import Dictionary
-from concilium.trees.settling import mix_shares, spread
+from concilium.trees.body import mix_shares, spread
 
 DICTIONARY = Dictionary.parse(
     {

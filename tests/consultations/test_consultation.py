@@ -283,7 +283,13 @@ def consultation():
 def test_an_answer_says_of_whom_it_is_and_what_to_measure_next(consultation):
     answer = consultation.ask({"age at admission": "63 years", "sex": "Male", "shoe": 43}, requester="weiss")
     alike = [row for row in EVERYONE if row["age"] is not None and row["age"] >= 45 and row["sex"] == "m"]
-    assert (answer.population, answer.widened) == ("age 45 or above, sex male", 1)
+    assert answer.population == "age 45 or above, sex male"
+    narrow = [row for row in alike if row["age"] < 75 and row["age"] >= 60]
+    assert answer.narrower == {"age 60 to below 75, sex male": len(narrow)}
+    assert (
+        f"Fewer than 50 match more closely, so it was widened: age 60 to below 75, sex male ({len(narrow)})."
+        in str(answer)
+    )
     assert answer.patients == len(alike)
     assert answer.matching == (len(alike), len(alike))
     assert answer.hospitals == ("north", "south", "east", "west")
@@ -303,7 +309,7 @@ def test_without_predictors_the_answer_is_the_share_of_those_who_match():
         entered = {name: row[name] for name in GRID if row[name] is not None}
         answer = model.ask(entered)
         assert answer.base == pytest.approx(answer.probability, abs=0.35)
-        if answer.widened == 0:
+        if not answer.narrower:
             alike = [o for o in EVERYONE if band(o["age"]) == band(row["age"]) and o["sex"] == row["sex"]]
             share = np.mean([one["y"] == answer.prediction for one in alike])
             if "age" in entered:
@@ -316,7 +322,12 @@ def test_without_predictors_the_answer_is_the_share_of_those_who_match():
         (
             {"age": 500, "sex": "m"},
             "weiss",
-            "age = 500 is impossible: 0 to 120 years. Check the value and its unit",
+            "age = 500 is impossible: 0 to 120 years. Check the value",
+        ),
+        (
+            {"age": 63, "pressure": 16},
+            "weiss",
+            r'Check the value, or write "pressure=16 kPa" if it is in kPa',
         ),
         ({"age": 63, "sex": "divers"}, "weiss", r"sex = divers is no value of it: f \(female\), m \(male\)"),
         ({"age": "63 kg", "sex": "m"}, "weiss", "age.*cannot be converted"),

@@ -6,6 +6,7 @@ import copy
 import json
 from datetime import date, timedelta
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -133,6 +134,18 @@ def test_a_condition_that_is_over_says_nothing_and_a_refuted_one_says_no():
         assert read(bundle).values.get("infarct") is expected
 
 
+def test_a_condition_that_is_over_is_named_and_is_not_taken_for_none():
+    """Where a record without the condition means no, a record with a resolved one does not."""
+    bundle = make_bundle()
+    absent = msgspec.structs.replace(DICTIONARY.entries["infarct"], absent="0")
+    bundle["entry"][4]["resource"]["clinicalStatus"] = code("x", "resolved")
+    found = read_bundle(bundle, ["infarct"], {"infarct": absent}, DAY)
+    assert found.say() == ["Not readable, and so not used: infarct (Condition of 2015-03-01 is over)."]
+    again = {**bundle["entry"][4]["resource"], "clinicalStatus": code("x", "active"), "recordedDate": "2010"}
+    bundle["entry"].append({"resource": again})
+    assert read_bundle(bundle, ["infarct"], {"infarct": absent}, DAY).values == {"infarct": True}
+
+
 def test_a_value_that_is_only_above_a_limit_is_not_read():
     bundle = make_bundle()
     bundle["entry"][2]["resource"]["valueQuantity"]["comparator"] = ">"
@@ -203,8 +216,15 @@ def test_asking_with_a_bundle_is_asking_with_its_values_and_says_where_they_are_
     said = CliRunner().invoke(app, ["ask", str(consultation), str(place), "--oldest", "60", "--json"])
     assert said.exit_code == 0, said.output
     assert list(json.loads(said.stdout)["too_old"]) == ["sbp"]
-    refused = CliRunner().invoke(app, ["consult", str(consultation), str(place)])
-    assert "this is a FHIR resource: `concilium ask` reads one" in refused.output
+    other = tmp_path / "codes.toml"
+    other.write_text('[dictionary.smoker]\nvalues = ["0", "1"]\ncodes = { icd10 = ["F17", "I21"] }\n')
+    mapped = CliRunner().invoke(app, ["ask", str(consultation), str(place), "--map", str(other)])
+    assert "smoker true: Condition of 2015-03-01" in mapped.stdout
+    refused = CliRunner().invoke(app, ["ask", str(consultation), "age=60", "--map", str(other)])
+    assert "--map is for a FHIR Bundle" in refused.output
+    consulted = CliRunner().invoke(app, ["consult", str(consultation), str(place)])
+    assert "Not in the bundle: smoker." in consulted.stdout
+    assert consulted.output.startswith(answer.sentences[0])
 
 
 def test_an_impossible_value_of_a_bundle_is_refused_as_any(consultation):

@@ -99,7 +99,18 @@ def test_the_plan_names_who_will_not_take_part(tmp_path):
     table = tmp_path / "east.csv"
     lines = [line.split(",") for line in table.read_text().splitlines()]
     table.write_text("".join(",".join([*line[:3], *line[4:]]) + "\n" for line in lines))  # without its ward
+    for name, rule in (("south", "substitute p.age =~ /decade()/"), ("west", "eliminate p.sex")):
+        rules = f'[constraints]\ntext = "graph g {{ node p + {rule}; }}"\n'
+        (tmp_path / f"{name}.policy.toml").write_text((tmp_path / "policy.toml").read_text() + rules)
+        own = f'ledger = "{name}.ledger"\npolicy = "'
+        path.write_text(path.read_text().replace(own + "policy", f"{own}{name}.policy"))
     study = cc.Study.read(path)
-    assert study.plan().steps_aside == {"east": "ward"}
+    predicted = study.plan().steps_aside
+    assert "'age' holds text, so bins do not apply" in predicted.pop("south")
+    assert predicted == {
+        "east": "it has no column 'ward', which the study needs",
+        "west": "it has no column 'sex', which the study needs (eliminated by graph g)",
+    }
     assert study.plan().left_out == {}
-    assert ask(path, PATIENT, requester="weiss").hospitals == ("north", "south", "west")
+    answer = ask(path, PATIENT, requester="weiss")
+    assert (answer.hospitals, {*answer.missing}) == (("north",), {"east", "south", "west"})

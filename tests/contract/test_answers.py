@@ -347,7 +347,7 @@ def test_rulefit_covers_the_true_risk_of_patients():
         rows, truth = draw_known_risks(draw, 4 * 250)
         sites = {site: cc.Records.from_rows(rows[place::4]) for place, site in enumerate("nsew")}
         model = cc.RuleFit("y", positive="yes", trees=60, release="exact").fit(sites)
-        assert model.table()
+        assert model.list_terms()
         rows, truth = draw_known_risks(draw, 60)
         for row, risk in zip(rows, truth.tolist(), strict=True):
             said = model.explain({name: value for name, value in row.items() if name != "y"})
@@ -432,8 +432,11 @@ def test_a_regression_of_complete_cases_says_how_many_they_are():
 
 
 def test_a_survival_curve_says_whose_it_is():
-    assert str(fitted("survival-curve", "exact")[0].explain(PATIENT)).endswith(
-        f"; all {len(EVERYONE)} patients)."
+    assert (
+        fitted("survival-curve", "exact")[0]
+        .explain(PATIENT)
+        .sentences[0]
+        .endswith(f"; all {len(EVERYONE)} patients).")
     )
 
 

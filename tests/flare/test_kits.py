@@ -26,7 +26,7 @@ from concilium.study.study import Study
 from concilium.transports.flare.kit import HouseNotThere, Kit
 from concilium.transports.flare.own_files import SiteFile
 from concilium.transports.flare.own_log import start_own_log
-from concilium.transports.flare.parent import watch_dates
+from concilium.transports.flare.parent import _watch_dates
 from concilium.transports.flare.provisioning import SITE_FILE, FlareProject
 from concilium.transports.flare.starting import prepare_site
 from flare_network import PERSON, FlareNetwork, run_command
@@ -381,7 +381,7 @@ def test_a_running_process_looks_every_day(kits, monkeypatch):
             return len(self.asked) > 45
 
     log = start_own_log(kit.folder, "north")
-    watch_dates(kit, log, Stop())
+    _watch_dates(kit, log, Stop())
     assert set(Stop.asked) == {24 * 3600.0}
     lines = (kits / "north" / "concilium.log").read_text().splitlines()
     assert [line.split()[2] for line in lines] == ["WARNING"] * 30 + ["ERROR"] * 5

@@ -172,22 +172,8 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
 MEASURED = '[values]\nsex = ["f", "m"]\nward = ["a", "b", "c"]\ndeath = [0, 1]\n[evaluate]\nholdout = 0.3\n'
 
 
-def count_patients(network):
-    return sum(len(path.read_text().splitlines()) - 1 for path in network.records.values())
-
-
-def test_hospitals_measure_the_model_on_patients_whom_they_hold_out(network):
-    """By hospital and in subgroups. With noise: tests/study/test_measured_study.py."""
-    study = network.write_study("measured", describe("measured", more=MEASURED + 'subgroups = ["sex"]\n'))
-    _, out = network.submit(study)
-    shown = read_results(out)
-    metrics = shown["metrics"]
-    assert set(metrics["sites"]) == set(SITES)
-    assert sum(row["patients"] for row in metrics["sites"].values()) == metrics["patients"]
-    assert sum(row["patients"] for row in metrics["subgroups"]["sex"].values()) == metrics["patients"]
-    assert 0.15 < metrics["patients"] / count_patients(network) < 0.45
-    assert metrics["auc"] > 0.75
-    assert shown["card"]["performance"]["patients"] == metrics["patients"]
+def count_patients(network, sites=SITES):
+    return sum(len(network.records[site].read_text().splitlines()) - 1 for site in sites)
 
 
 def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_others(network):
@@ -371,15 +357,16 @@ def test_a_site_whose_installation_is_broken_is_lost_by_its_name_and_jobs_of_oth
     network,
 ):
     """The first is waited for while the others are submitted, with code, with another class, as HOCON. Meanwhile a
-    person with a kit tells a hospital, in the house's name, to delete the folder of its ledger."""
+    person with a kit tells a hospital, in the house's name, to delete the folder of its ledger. The other hospitals
+    measure the model on patients whom they hold out, by hospital and in subgroups; with noise:
+    tests/study/test_measured_study.py."""
     from concilium.transports.flare.job import write_job
 
     broken = network.folder / "south-python" / "sitecustomize.py"
     broken.write_text(BROKEN)
     try:
-        process, out = network.start_submit(
-            network.write_study("broken", describe_lossy("broken", "continue"))
-        )
+        measured = f'{MEASURED}subgroups = ["sex"]\n{HOUSE.format(on_loss="continue", timeout=600)}'
+        process, out = network.start_submit(network.write_study("broken", describe("broken", more=measured)))
         markers, folders = {}, []
         for case in ("code at site", "code at house", "class at site", "class at house", "hocon at house"):
             what, _, where = case.split(" ")
@@ -426,7 +413,14 @@ def test_a_site_whose_installation_is_broken_is_lost_by_its_name_and_jobs_of_oth
     finally:
         broken.unlink()
     assert code == 0, said
-    card = read_results(out)["card"]
+    shown = read_results(out)
+    card, metrics = shown["card"], shown["metrics"]
+    assert set(metrics["sites"]) == {"coast", "north"}
+    assert sum(row["patients"] for row in metrics["sites"].values()) == metrics["patients"]
+    assert sum(row["patients"] for row in metrics["subgroups"]["sex"].values()) == metrics["patients"]
+    assert 0.15 < metrics["patients"] / count_patients(network, metrics["sites"]) < 0.45
+    assert metrics["auc"] > 0.75
+    assert card["performance"]["patients"] == metrics["patients"]
     assert [(one["site"], "has ended: its own log" in one["reason"]) for one in card["dropouts"]] == [
         ("south", True)
     ]

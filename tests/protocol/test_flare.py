@@ -15,7 +15,7 @@ from concilium.errors import HouseError
 from concilium.privacy.identity import Identity
 from concilium.protocol.house import House
 from concilium.protocol.masking import End
-from concilium.protocol.messages import Refusal, Silence, encode, open_envelope, open_reply, write_signed
+from concilium.protocol.messages import Refusal, Silence, _write_signed, encode, open_envelope, open_reply
 from concilium.transports.flare import transport as flare
 from concilium.transports.flare.transport import (
     HELLO,
@@ -203,7 +203,7 @@ class Impostor(Wire):
         real = open_reply(super().__call__(site, topic, message, timeout))
         if self.way == "a refusal":
             real = Refusal(version=real.version, id=real.id, site=site, rule="kind", reason="no")
-        return write_signed(msgspec.structs.replace(real, identity=other.public), other)
+        return _write_signed(msgspec.structs.replace(real, identity=other.public), other)
 
 
 @settings(max_examples=25, deadline=None)

@@ -13,11 +13,11 @@ from concilium.policy.policy import Policy
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
-from concilium.protocol.grid import DECADES, FEW_NUMBERS, YEARS, Grid, GridCodes, bin_codes, list_edges
+from concilium.protocol.grid import DECADES, FEW_NUMBERS, YEARS, Grid, GridCodes, _list_edges, bin_codes
 from concilium.records.columns import Numbers
 from concilium.records.table import Records
 
-EDGES = list_edges(is_date=False)
+EDGES = _list_edges(is_date=False)
 UNUSUAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 5e-324, -5e-324, 1e300, -1e300, 1e-7, -1e-7])
 
 

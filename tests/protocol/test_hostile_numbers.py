@@ -20,7 +20,7 @@ from agreed import Asker, introduce_house, set_up_masks
 from concilium.errors import ConciliumError, HouseError, MessageError
 from concilium.models.method import Method
 from concilium.protocol.masking import Open
-from concilium.protocol.messages import Answer, Refusal, encode, open_envelope, open_reply, write_signed
+from concilium.protocol.messages import Answer, Refusal, _write_signed, encode, open_envelope, open_reply
 from concilium.protocol.questions import Statistic, Summed, open_question
 from concilium.protocol.region import Region
 from concilium.protocol.releases import find_release
@@ -247,7 +247,7 @@ class Lying:
             body = put(body, path, self._chance.choice(extremes(look(body, path))))
         self.lie = question.kind, body
         reply = msgspec.structs.replace(reply, body=msgspec.msgpack.encode(body))
-        return write_signed(reply, self._site.identity)
+        return _write_signed(reply, self._site.identity)
 
     def _make_sum(self, question):
         dtype = np.dtype("<" + self._chance.choice(sorted(DTYPES)))

@@ -19,11 +19,11 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.messages import (
     VERSION,
     Refusal,
+    _write_signed,
     encode,
     find_signed,
     open_envelope,
     open_reply,
-    write_signed,
 )
 from concilium.protocol.run import together
 from concilium.protocol.schema import AskSchema
@@ -144,7 +144,7 @@ def refuse_under_its_identity(reply, envelope):
 
 def refuse_under_another(reply, envelope):
     other = Identity.create()
-    return open_reply(write_signed(refuse_for(reply, envelope, identity=other.public), other))
+    return open_reply(_write_signed(refuse_for(reply, envelope, identity=other.public), other))
 
 
 FORGERIES = [refuse_unsigned, refuse_under_its_identity, refuse_under_another]

@@ -35,6 +35,7 @@ from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
+from concilium.shapes.cells import Cells
 from concilium.shapes.private_sums import AskDirections, Direction
 from concilium.statistics.columns import Column, Factor
 from concilium.statistics.moments import AskMoments
@@ -200,6 +201,9 @@ def draw_directions(dice: Random) -> AskDirections:
     numbers = [-1e6, 0.0, 1.0, 0.3, 1e-9, -2.0]
     drawn = dice.choices(range(len(attributes)), k=dice.randrange(1, 5))
     target, products = dice.choice(list(POOL)), dice.random() < 0.4
+    pairs: tuple[Cells, ...] = ()
+    if len(attributes) > 1 and not products:
+        pairs = (Cells((1, 0), tuple(tuple(c % 3 for c in range(attributes[a].size)) for a in (1, 0))),)
     return AskDirections(
         query=draw_query(dice),
         target=target,
@@ -215,6 +219,8 @@ def draw_directions(dice: Random) -> AskDirections:
         if dice.random() < 0.7
         else (),
         products=products,
+        pairs=pairs,
+        share=dice.choice([0.35, 1.0]) if pairs else 0.0,
         noise=Gaussian("9"),
     )
 

@@ -25,7 +25,7 @@ from concilium.protocol.messages import (
     open_reply,
 )
 from concilium.protocol.region import Region
-from concilium.protocol.relay import Relay, Relayed, ask_through, pass_on
+from concilium.protocol.relay import Relay, _Relayed, ask_through, pass_on
 from concilium.transports.embedded import Embedded
 from strategies import deal_tiers, federations
 
@@ -64,7 +64,7 @@ class Wire:
         if open_envelope(message).kind != Relay.kind:
             return reply
         relay = msgspec.msgpack.decode(open_envelope(message).body, type=Relay)
-        return encode(self._change(relay.messages, decode(reply, Relayed)))
+        return encode(self._change(relay.messages, decode(reply, _Relayed)))
 
 
 @given(federations(most_sites=8), st.data(), st.integers(0, 3))
@@ -146,7 +146,7 @@ def tamper(messages, relayed):
     covered = decode(answer.body, Covered).masked
     lie = msgspec.structs.replace(covered, vector=bytes(len(covered.vector)))
     forged = msgspec.structs.replace(answer, body=encode(Covered(lie)))
-    return Relayed({**relayed.replies, name: encode(forged)}, {})
+    return _Relayed({**relayed.replies, name: encode(forged)}, {})
 
 
 def swap(messages, relayed):
@@ -154,14 +154,14 @@ def swap(messages, relayed):
     names = list(relayed.replies)
     if open_envelope(messages[names[0]]).kind != "counts":
         return relayed
-    return Relayed(dict(zip(names, [relayed.replies[name] for name in reversed(names)], strict=True)), {})
+    return _Relayed(dict(zip(names, [relayed.replies[name] for name in reversed(names)], strict=True)), {})
 
 
 def drop(messages, relayed):
     kinds = {open_envelope(message).kind for message in messages.values()}
     if "mask.open" not in kinds:
         return relayed
-    return Relayed({name: reply for name, reply in relayed.replies.items() if name != "s1"}, {"s1": "gone"})
+    return _Relayed({name: reply for name, reply in relayed.replies.items() if name != "s1"}, {"s1": "gone"})
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_two_hospitals_of_one_name_are_told_apart_by_nobody():
 
 def test_a_relay_asks_its_own_hospitals_only():
     relay = Relay(messages={"s0": b"x", "elsewhere": b"y"})
-    replies = decode(pass_on(relay, Embedded({site.name: site for site in parts(2)}), 5), Relayed)
+    replies = decode(pass_on(relay, Embedded({site.name: site for site in parts(2)}), 5), _Relayed)
     assert isinstance(open_reply(replies.replies["s0"]), Refusal)
     assert replies.silent == {"elsewhere": "there is no such hospital in the region"}
 

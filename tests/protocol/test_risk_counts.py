@@ -16,7 +16,7 @@ import pytest
 import concilium as cc
 from agreed import Asker
 from concilium.errors import HouseError, MessageError, ModelError
-from concilium.models.measuring import Evaluation, RiskTable, choose_bins, learn_and_measure
+from concilium.models.measuring import Evaluation, RiskTable, _choose_bins, learn_and_measure
 from concilium.models.risk_counts import MOST_BYTES, AskRiskCounts
 from concilium.models.validation import Validation
 from concilium.privacy.accounting import rho_for_epsilon
@@ -147,7 +147,7 @@ def test_what_was_agreed_without_measuring_is_not_measured_and_the_price_is_that
 
 
 def write_question(model: Any, **changes: Any) -> AskRiskCounts:
-    edges, *_ = choose_bins(model, 1, noisy=False)
+    edges, *_ = _choose_bins(model, 1, noisy=False)
     fields = {
         "query": "",
         "target": "death",

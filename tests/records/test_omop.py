@@ -7,6 +7,7 @@ import math
 import re
 import statistics
 import sys
+import tomllib
 import types
 from datetime import date
 
@@ -39,7 +40,9 @@ from cdm import (
 )
 from concilium.errors import ConciliumError, MissingExtra, RecordsError, StudyError
 from concilium.records.cdm_databases import ServerCdm
+from concilium.records.cohort_dictionary import complete_draft
 from concilium.records.cohort_file import CohortFile
+from concilium.records.drafting import draft_dictionary
 from concilium.records.omop_statements import SQL_SERVER
 from concilium.records.sequences import Sequences
 from concilium.records.series import Series
@@ -124,6 +127,7 @@ def work_out(hospital, way):
             "age": age,
             "sex": {8507: "male", 8532: "female"}.get(gender),
             "pain": "yes" if any(-20 <= gap <= 0 for gap in gaps[PAIN]) else "no",
+            "often": "yes" if sum(-20 <= gap <= 0 for gap in gaps[PAIN]) >= 2 else "no",
             "pains": sum(-20 <= gap <= -1 for gap in gaps[PAIN]),
             "glucose": max(inside)[2] if inside else None,
             "lowest": min(amounts, default=None),
@@ -181,6 +185,16 @@ def place(tmp_path_factory):
     write_duckdb(folder / "x.duckdb", HOSPITAL)
     write_export(folder / "export", HOSPITAL)
     return folder
+
+
+def test_cdm_5_3_is_read_and_a_cdm_without_a_version(place, tmp_path):
+    sections = SECTIONS.replace("WAY", "")
+    ours = cc.Patients.read(write_cohort(place / "ours.toml", 'omop = "x.duckdb"', sections))
+    for version in ("5.3.1", "v5.3", "CDM v5.4.0", ""):
+        (tmp_path / "y.duckdb").unlink(missing_ok=True)
+        write_duckdb(tmp_path / "y.duckdb", HOSPITAL, version=version)
+        theirs = cc.Patients.read(write_cohort(tmp_path / "y.toml", 'omop = "y.duckdb"', sections))
+        assert theirs.digest == ours.digest
 
 
 @pytest.mark.parametrize("source", ['omop = "x.duckdb"', 'fhir = "export"'])
@@ -277,6 +291,10 @@ FAULTS = {
         f"{COHORT}[covariates]\nx = {{ measurement = 31, take = 'count', unit = 'kg' }}",
         "has no unit",
     ),
+    "a number at least": (
+        f"{COHORT}[covariates]\nx = {{ condition = 21, take = 'count', at_least = 2 }}",
+        "at_least is for yes or no, and take = 'count' is a number",
+    ),
     "age twice": (f'{COHORT}[covariates]\na = "age"\nb = "age"', "age stands there twice"),
     "a column twice": (f'{COHORT}date = "x"\n[covariates]\nx = "age"', "two columns are called 'x'"),
     "which": (f'{COHORT}which = "last"', 'which must be "first" or "every"'),
@@ -323,6 +341,11 @@ DATABASES = {
         "",
         "has no table 'visit_occurrence' that can be read",
     ),
+    "vocabulary elsewhere": (
+        'omop = "elsewhere.duckdb"',
+        "",
+        "has no table 'concept' that can be read, and the cohort file needs it; 'vocab' has one: write vocabulary = ",
+    ),
     "missing column": ('omop = "no-gender.duckdb"', "", "table 'person' has no column gender_concept_id"),
     "version": ('omop = "old.duckdb"', "", "says CDM version '4.0'; versions 5.3 and 5.4 are read"),
     "unknown concept": (
@@ -360,6 +383,7 @@ def faulty(place):
     changes = {
         "no-visits": "DROP TABLE visit_occurrence",
         "no-gender": "ALTER TABLE person DROP COLUMN gender_concept_id",
+        "elsewhere": "CREATE SCHEMA vocab; CREATE TABLE vocab.concept AS FROM concept; DROP TABLE concept",
         "old": "UPDATE cdm_source SET cdm_version = 'V4.0'",
         "not-standard": "UPDATE concept SET standard_concept = NULL WHERE concept_id = 11",
     }
@@ -378,6 +402,42 @@ def test_what_is_wrong_with_a_database_is_a_sentence(fault, faulty):
     with pytest.raises(ConciliumError, match=re.escape(sentence)) as caught:
         cc.Records.read(path)
     assert "\n" not in str(caught.value)
+
+
+def test_codes_are_those_of_the_vocabulary_and_silence_means_no_only_where_all_are_listed(tmp_path):
+    with duckdb.connect(str(write_duckdb(tmp_path / "x.duckdb", HOSPITAL))) as connection:
+        connection.execute("UPDATE concept SET vocabulary_id = 'RxNorm' WHERE concept_id IN (11, 12)")
+        connection.execute("UPDATE concept SET vocabulary_id = 'SNOMED' WHERE concept_id = 23")
+        connection.execute(
+            "INSERT INTO concept SELECT i, 'x', 'Condition', 'S', 'K92.' || i, 'ICD10CM' FROM range(1000, 1400) t(i)"
+        )
+        connection.execute("INSERT INTO concept_ancestor SELECT 21, i FROM range(1000, 1400) t(i)")
+    sections = f"""{COHORT}[covariates]
+drugs = {{ drug = 11 }}
+pain = {{ condition = "pain" }}
+bleed = {{ condition = "bleed" }}
+twice = {{ condition = "pain", at_least = 2 }}
+mean = {{ measurement = "glucose", take = "mean", unit = "mg/dL", molar_mass = 180 }}
+"""
+    path = write_cohort(tmp_path / "x.toml", 'omop = "x.duckdb"', sections)
+    draft = complete_draft(draft_dictionary({"x": cc.Records.read(path)}), CohortFile.read(path))
+    found = {name: (one.codes, one.absent) for name, one in draft.dictionary.entries.items()}
+    assert found["drugs"] == ({"rxnorm": "140587, 213469"}, "no")
+    assert found["pain"] == ({"snomed": "22253000"}, "no")
+    assert found["twice"] == ({}, "")
+    codes, absent = found["bleed"]
+    assert codes["icd10cm"].startswith("K92.2, K92.1000, K92.1001, ")
+    assert (len(codes["icd10cm"]) <= 1000, absent) == (True, "")
+    assert re.fullmatch(r"\d+ more codes are below these: .*", draft.notes["bleed"])
+    cc.Dictionary.parse({"bleed": tomllib.loads(draft.to_toml(["x"]))["dictionary"]["bleed"]}, "the draft")
+
+
+def test_a_database_by_itself_says_what_to_write(place):
+    with pytest.raises(RecordsError, match=r"is an OMOP database.*\[cohort\] entry = .*, such as person"):
+        cc.Records.read(place / "x.duckdb")
+    with pytest.raises(StudyError, match=r"is not a TOML file; a cohort file says who the patients"):
+        cc.Patients.read(place / "x.duckdb")
+    assert len(cc.Records.read(place / "x.duckdb", table="person")) == 3
 
 
 def test_an_empty_cohort_says_how_far_patients_came(place):

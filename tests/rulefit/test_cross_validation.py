@@ -32,7 +32,7 @@ def noise(seed, patients=300):
 
 def test_pure_noise_has_no_terms_and_is_said_to_be_noise():
     models = [cc.RuleFit("y", **SMALL).fit(noise(seed)) for seed in range(6)]
-    sizes = [len(model.table()) for model in models]
+    sizes = [len(model.list_terms()) for model in models]
     assert max(sizes) <= 5
     assert sorted(sizes)[len(sizes) // 2] == 0
     model = models[sizes.index(0)]
@@ -53,7 +53,7 @@ def learned():
 
 def test_the_terms_are_few_and_no_two_select_the_same_patients(learned):
     patients, model = learned
-    rows = model.table()
+    rows = model.list_terms()
     assert 1 <= len(rows) <= 35
     inside = model.design(records_of(*patients))[:, [t.column for t in model.body.taken]].astype(bool)
     for one, other in combinations(range(inside.shape[1]), 2):
@@ -79,7 +79,7 @@ def test_odds_ratios_are_those_of_an_unpenalised_fit_times_one_factor(learned):
         patients[1].mean(), abs=1e-5
     )
     errors = np.sqrt(np.diag(np.linalg.inv(hessian)))[1:]
-    rows = {row.rule: row for row in model.table()}
+    rows = {row.rule: row for row in model.list_terms()}
     for column, error in zip(taken, factor * errors, strict=True):
         row = rows[model.terms_[column]]
         unit = 1.0 if row.is_rule else next(t.deviation for t in model.body.taken if t.column == column)
@@ -128,8 +128,8 @@ def test_an_outcome_without_an_exception_still_has_odds_ratios_that_are_finite()
     model = cc.RuleFit("y", **SMALL).fit(
         {f"s{part}": cc.Records.from_rows(rows[part::3]) for part in range(3)}
     )
-    assert model.table()
-    assert not [row for row in model.table() if row.high > 100 * row.low]
+    assert model.list_terms()
+    assert not [row for row in model.list_terms() if row.high > 100 * row.low]
     assert "the patients alone do not determine the odds ratios" in model.text()
     assert "another unit" not in model.text()
     sure, unsure = model.explain({"a": 2.0, "b": 2.0}), model.explain({"a": 0.0, "b": 0.0})
@@ -262,7 +262,7 @@ def test_rules_that_nobody_reads_are_left_out():
 def test_a_model_has_no_more_terms_than_a_page_holds():
     house = open_house(*draw(400, 1), 3)
     model = cc.RuleFit("y", 1, bins=BINS, trees=40, penalty=0.001, max_terms=12, release="exact").fit(house)
-    assert 1 <= len(model.table()) <= 12
+    assert 1 <= len(model.list_terms()) <= 12
     assert any("for a model of at most 12 terms" in warning for warning in model.card.warnings)
 
 

@@ -121,8 +121,8 @@ def test_supports_rates_and_the_number_of_patients_are_withheld(tmp_path):
     # The base rate is that of the noisy tables, as the card has it: it costs no more.
     noisy = re.search(r"about (\d+) patients, (\d+) of them", "; ".join(fitted.card.warnings))
     assert fitted.body.mean == pytest.approx(int(noisy[2]) / int(noisy[1]), abs=0.02)
-    assert all(row.support is row.rate_in is row.rate_out is None for row in fitted.table())
-    assert max(row.importance for row in fitted.table()) == pytest.approx(100)
+    assert all(row.support is row.rate_in is row.rate_out is None for row in fitted.list_terms())
+    assert max(row.importance for row in fitted.list_terms()) == pytest.approx(100)
     assert max(fitted.importances().values()) == pytest.approx(100)
     said = str(fitted.explain({"age": 80.0, "sex": "f", "ward": "a"}))
     assert "holds for" not in said
@@ -239,7 +239,7 @@ def test_a_private_model_is_read_as_shapes_with_the_band_of_their_noise():
         assert all(one.low < one.odds_ratio < one.high for one in shape.bins)
         assert (f"shape of {shape.attribute}" in fitted.pictures()) != shape.hidden
         assert shape.attribute in fitted.text()
-    left = [row for row in fitted.table() if row.is_rule]
+    left = [row for row in fitted.list_terms() if row.is_rule]
     assert all(row.low > 1 or row.high < 1 for row in left)  # rules below their noise are dropped
     drawn = len(fitted.body.terms.rules)
     assert any(

@@ -45,11 +45,11 @@ def test_the_table_is_worked_out_from_the_patients(fitted):
     table, y = draw(300, 1)
     design = fitted.design(records_of(table, y))
     assert [fitted.coef_[c] != 0 for c in range(len(fitted.terms_))] == [
-        n in {r.rule for r in fitted.table()} for n in fitted.terms_
+        n in {r.rule for r in fitted.list_terms()} for n in fitted.terms_
     ]
     squares = sum(99 * design[part::3].var(axis=0, ddof=1) for part in range(3))
     importance = np.abs(fitted.coef_) * np.sqrt(squares / 297)
-    rows = fitted.table()
+    rows = fitted.list_terms()
     assert [row.importance for row in rows] == sorted((row.importance for row in rows), reverse=True)
     assert rows[0].importance == 100
     for row in rows:
@@ -71,7 +71,7 @@ def test_the_table_is_worked_out_from_the_patients(fitted):
 
 
 def test_an_attribute_has_its_share_of_every_term(fitted):
-    rows = {row.rule: row for row in fitted.table()}
+    rows = {row.rule: row for row in fitted.list_terms()}
     total = dict.fromkeys("abcd", 0.0)
     for told in fitted.body.taken:
         names = fitted.body.attributes_of(told.column)
@@ -147,7 +147,7 @@ def test_predictions_from_rows_frames_and_records_are_one(fitted):
 def test_a_model_without_terms_says_the_same_of_everybody():
     table, y = draw(300, 1)
     none = small_rulefit(penalty=10).fit(open_house(table, y, 3))
-    assert none.table() == []
+    assert none.list_terms() == []
     assert none.importances() == {}
     assert f"no term is worth its penalty: every patient gets the same answer, {y.mean():.1%}" in none.text()
     assert none.predict_proba(records_of(table, y))[:, 1] == pytest.approx(y.mean(), abs=1e-5)
@@ -188,7 +188,7 @@ def test_the_table_of_a_number_is_in_its_own_unit(measured):
     model, records, stay = measured
     design, held = model.design(records), np.clip(stay, 0, 30)
     assert model.body.mean == pytest.approx(held.mean(), abs=1e-5)
-    for row in model.table():
+    for row in model.list_terms():
         column = model.terms_.index(row.rule)
         assert row.odds_ratio is None
         if row.is_rule:
@@ -196,7 +196,7 @@ def test_the_table_of_a_number_is_in_its_own_unit(measured):
             assert row.adds == pytest.approx(15 * row.coefficient)
             assert row.rate_in == pytest.approx(held[inside].mean(), abs=1e-5)
             assert row.rate_out == pytest.approx(held[~inside].mean(), abs=1e-5)
-    first = model.table()[0]
+    first = model.list_terms()[0]
     lines = model.text().splitlines()
     assert f"{first.adds:+.4g}" in lines[1]
     assert "adds" in lines[0]
@@ -210,7 +210,7 @@ def test_the_table_of_a_number_is_in_its_own_unit(measured):
 def test_the_pictures_of_a_number_are_in_its_own_unit(measured):
     model = measured[0]
     picture = model.pictures()["patients inside and outside of each rule"]
-    row = next(row for row in model.table() if row.is_rule)
+    row = next(row for row in model.list_terms() if row.is_rule)
     assert "Mean stay inside and outside of each rule" in picture
     assert f">{row.rate_in:.4g}, {row.support:.0%} of patients<" in picture
     assert f">{row.rate_out:.4g}<" in picture
@@ -226,7 +226,7 @@ def test_a_range_too_wide_for_its_penalty_leaves_no_term_and_says_what_helps(mea
     _, records, stay = measured
     bins = {**BINS, "stay": [0, 3000]}
     model = small_rulefit(target="stay", bins=bins, trees=5).fit(cc.House([cc.Site("s", records)]))
-    assert model.table() == []
+    assert model.list_terms() == []
     assert "a smaller penalty, or a narrower range of the number, selects some" in model.text()
     assert model.predict(records) == pytest.approx(np.full(300, np.clip(stay, 0, 3000).mean()), abs=0.01)
 

@@ -128,7 +128,7 @@ def test_more_rules_than_patients_is_said_and_fits(patients):
     model = small_rulefit(trees=60, support=5, penalty=0.02).fit(open_house(table, y, 2))
     assert len(model.terms_) > 60
     candidates = f"of {len(model.terms_)} candidate terms were selected, by 60 patients"
-    assert f"{len(model.table())} {candidates}" in said(model)
+    assert f"{len(model.list_terms())} {candidates}" in said(model)
     design = model.design(records_of(table, y))
     reached = objective(design, y, model.intercept_, model.coef_, 0.02)
     assert reached <= find_optimum(design, y.astype(float), 0.02) + 1e-7
@@ -248,7 +248,7 @@ def test_categories_stored_differently_at_each_site_are_one(patients):
         own = records_of(table[rows], y[rows])
         sites.append(cc.Site(f"s{part}", Records({**{n: own[n] for n in own.names}, "kind": column})))
     model = small_rulefit(attributes=["kind"], trees=5).fit(cc.House(sites))
-    assert any(row.rule == "kind = 2" for row in model.table())
+    assert any(row.rule == "kind = 2" for row in model.list_terms())
     found = [model.predict([{"kind": kind}]).tolist()[0] for kind in (2, "2", 2.0, 1, "3", "new")]
     assert found == [1, 1, 1, 0, 0, 0]
 
@@ -307,7 +307,7 @@ def test_the_card_lists_rounds_bytes_and_releases(patients):
         own = {release.kind: release for release in card.releases if release.site == site}
         assert sum(release.answers for release in own.values()) == card.rounds
         assert own["counts"].numbers == sum(len(edges) + 2 for edges in BINS.values())
-        assert own["rulefit.rates"].numbers == 3 + 3 * len(model.table())
+        assert own["rulefit.rates"].numbers == 3 + 3 * len(model.list_terms())
         assert all(release.cost is None for release in own.values())
     assert any("more than one exact number for every two patients" in warning for warning in card.warnings)
 
@@ -343,7 +343,7 @@ def test_the_penalty_is_chosen_by_loss_on_patients_held_out(patients):
 def test_a_penalty_can_be_found_without_being_given(patients):
     model = small_rulefit(penalty="auto").fit(open_house(*patients, 3))
     assert 4 <= len(model.path_) <= PATH_LENGTH + 1
-    assert 0 < len(model.table()) < len(model.terms_)
+    assert 0 < len(model.list_terms()) < len(model.terms_)
 
 
 @pytest.mark.parametrize("rules", [(((0, 5, 2),),), (((9, 1, 1),),), ((),), (((0, 0, 42),),)])

@@ -229,7 +229,7 @@ def test_it_reads(columns, model):
     text = model.text()
     assert "odds ratio" in text
     assert "whole points lose" in text
-    rows = model.table()
+    rows = model.list_terms()
     assert all(row.low <= row.odds_ratio <= row.high for row in rows)
     for name in ("age", "lab", "ward"):
         assert sum(row.share for row in rows if row.term == name) == pytest.approx(1, abs=0.02)

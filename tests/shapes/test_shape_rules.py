@@ -65,7 +65,7 @@ def test_a_rule_is_found_where_there_is_one(ruled):
     assert term.shares[1] == pytest.approx(holds.mean(), abs=1e-9)
     # The odds ratio of those for whom it holds against the others, and its interval.
     assert term.values[1] - term.values[0] == pytest.approx(2.0, abs=0.6)
-    rows = [row for row in model.table() if row.term == f"rule: {model.body.name(term)}"]
+    rows = [row for row in model.list_terms() if row.term == f"rule: {model.body.name(term)}"]
     assert [row.condition for row in rows] == ["holds", "does not hold"]
     assert rows[0].low > 1
     # Each patient is told apart as the model does.
@@ -82,7 +82,7 @@ def test_it_reads(ruled):
     found = find_held(model, columns)
     assert len({holds.tobytes() for _, holds in found}) == len(found)
     for term, _ in found:
-        row = next(row for row in model.table() if row.term == f"rule: {model.body.name(term)}")
+        row = next(row for row in model.list_terms() if row.term == f"rule: {model.body.name(term)}")
         assert f"{row.odds_ratio:.2f}" != "1.00"
         assert len(term.cells.attributes) == 2
         assert f"rule: {model.body.name(term)}" in model.text()

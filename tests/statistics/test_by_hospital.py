@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -70,8 +72,11 @@ def test_masks_hide_whose_fits_they_are_and_change_no_sum():
         assert other.statistic == pytest.approx(one.statistic, rel=1e-9)
     assert set(masked.pictures()) == {"forest plot"}
     drawn = exact.pictures()
-    assert "age by hospital" in drawn
-    assert all(name in drawn["age by hospital"] for name in ("north", "south", "east", "all (I^2"))
+    shares = [one.share for one in sorted(exact.body.between, key=lambda one: -one.share)]
+    assert [
+        float(re.search(r"I\^2 (\d+)%", picture)[1]) for name, picture in drawn.items() if ":" in name
+    ] == [round(100 * share) for share in shares[:4]]
+    assert all(name in drawn["by hospital: age"] for name in ("north", "south", "east", "all (I^2"))
     assert "age: between 3 hospitals I^2" in exact.text()
     assert exact.plan().questions[-1].kind == "statistics.own-fits"
 

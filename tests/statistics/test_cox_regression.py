@@ -97,6 +97,9 @@ def test_risks_and_their_intervals_hold_the_truth_where_many_are_censored(more):
 
 def test_concordance_counts_pairs_within_hospitals():
     model = fit()
+    assert 0.05 < np.mean(PATIENTS.days >= model.body.horizon) < 0.25
+    assert f"Survival at days = {model.body.horizon:g}: " in model.explain({"age": 50}).sentences[1]
+    assert "compared with sex = f, ward = a" in model.text()
     risk = design(PATIENTS).drop(columns="intercept").values @ model.coef_
     agreeing = pairs = 0.0
     for name in set(PATIENTS.hospital):
@@ -123,7 +126,7 @@ def test_bad_input_ends_in_a_sentence():
     assert model.body.patients == len(frame) - 7
     said = "\n".join(model.card.warnings)
     assert "7 patients with a missing or negative days are left out" in said
-    assert "1 of 3 hospitals have no event" in said
+    assert "1 of 3 hospitals has no event" in said
     assert "is it in days at one and in months at another?" in said
 
 
@@ -131,6 +134,6 @@ def test_a_term_without_events_on_one_side_has_no_interval():
     frame = PATIENTS.assign(marker=np.where(PATIENTS.event == "yes", "no", "yes"))
     frame.loc[frame.index[::3], "marker"] = "no"
     model = fit(frame, attributes=["age", "marker"])
-    assert model.table()[1].low is None
+    assert model.list_terms()[1].low is None
     assert any("marker = yes: all events, or none" in one for one in model.card.warnings)
     assert "hazard ratio" in model.text()

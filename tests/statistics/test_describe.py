@@ -63,6 +63,16 @@ def test_correlations_missing_values_and_hospitals():
     assert pressure.heterogeneity == pytest.approx(max(0.0, (q - 2) / q), abs=1e-6)
 
 
+def test_quartiles_of_whole_numbers_are_values_of_patients():
+    frame = PATIENTS.assign(stay=PATIENTS.visits * 7)
+    model = fit(frame, attributes=["stay", "sex"], release="exact")
+    parts = [frame[frame.death == "no"], frame[frame.death == "yes"], frame]
+    for found, part in zip(model.body.table.numbers[0].quartiles, parts, strict=True):
+        assert found == part.stay.quantile([0.25, 0.5, 0.75], interpolation="lower").tolist()
+    tables = stats.chi2_contingency(pd.crosstab(frame.sex, frame.death), correction=False)
+    assert f"chi-squared by death: sex {tables.statistic:.3g} on 1" in model.text()
+
+
 def test_means_are_compared_by_welch():
     numbers = {one.name: one for one in fit().body.table.numbers}
     died = PATIENTS.death == "yes"
@@ -103,28 +113,42 @@ def test_a_table_of_categories_alone_tells_what_is_missing():
 
 def test_intervals_of_private_means_hold_the_truth():
     """Means of the population that patients are drawn from; 200 draws of noise and patients, three epsilons."""
-    attribute, draw, held = Attribute("x", (0.0, 50.0, 100.0)), np.random.default_rng(2), []
+    attribute, draw, held, compared = Attribute("x", (0.0, 50.0, 100.0)), np.random.default_rng(2), [], []
     for patients, noise in ((200, 8.0), (2000, 20.0), (2000, 150.0)):
         for _ in range(70):
-            x = np.clip(draw.normal(40, 10, patients), 0, 100)
-            away = x / 100 - 0.5
-            told = np.array([[away.sum()], [2 * (away**2).sum()]]) + draw.normal(0, noise / 4, (2, 1))
-            counts = np.array([0.0, float(patients)]) + draw.normal(0, noise, 2)
+            away = np.clip(draw.normal(40, 10, (patients, 2)), 0, 100) / 100 - 0.5
+            told = np.array([away.sum(axis=0), 2 * (away**2).sum(axis=0)])
+            told += draw.normal(0, noise / 4, (2, 2))
+            lacking, counts = draw.normal([[0.0], [patients]], noise, (2, 2))
             row = NumberRow(
                 name="x",
                 patients=[],
-                missing=[counts[0]] * 2,
+                missing=[*lacking, lacking.sum()],
                 mean=[],
                 deviation=[],
                 mean_error=[],
                 quartiles=[],
             )
-            row = add_private_mean(row, attribute, [counts[1]] * 2, told, (noise, noise / 4))
+            row = add_private_mean(row, attribute, [*counts, counts.sum()], told, (noise, noise / 4))
             if row.mean[0] is not None:
                 held.append(abs(row.mean[0] - 40) < 1.96 * row.mean_error[0])
                 assert row.deviation[0] is None or 5 < row.deviation[0] < 20
+            if row.p is not None:
+                compared.append((row.p < 0.05, row.difference is not None))
     assert len(held) > 150
     assert np.mean(held) >= 0.92
+    assert len(compared) > 150
+    assert np.mean(compared, axis=0).max() < 0.08  # no class differs
+
+
+def test_private_means_of_two_classes_are_compared():
+    private = {"values": {"death": ["no", "yes"]}, "bins": {"age": [20, 60, 100]}, "attributes": ["age"]}
+    frame = draw_patients(4000)
+    row = fit(frame, release="private", epsilon=50.0, **private).body.table.numbers[0]
+    classes = [part.age for _, part in frame.groupby("death")]
+    spread = np.sqrt(np.mean([part.var() for part in classes]))
+    assert row.difference == pytest.approx((classes[1].mean() - classes[0].mean()) / spread, abs=0.03)
+    assert row.p < 1e-6
 
 
 def test_noise_is_never_a_difference_between_classes():
@@ -142,6 +166,10 @@ def test_a_table_of_each_hospital_is_for_exact_studies():
     model = fit(release="exact", by_hospital=True)
     for name, part in PATIENTS.groupby("hospital"):
         table = model.body.by_site[name]
+        beside = next(
+            line for line in model.text().split("\n\n")[1].splitlines() if line.startswith("age, mean")
+        )
+        assert f"{part.age.mean():.3g} ({part.age.std():.3g})" in beside
         assert table.patients[-1] == len(part)
         assert table.numbers[1].mean[-1] == pytest.approx(part.pressure.mean(), rel=1e-10)
     assert model.to_csv("north").splitlines()[0] == ",death = no,death = yes,all,difference,p"

@@ -137,7 +137,7 @@ def test_it_finds_ratios_and_risks_and_says_how_much_is_noise(fitted):
     logs = dict(zip(fitted.terms_, fitted.coef_, strict=True))
     found = np.array([logs["c = b"], logs["c = c"], logs["u"], logs["v"]])
     np.testing.assert_allclose(found, TRUTH, atol=0.6)  # about 5 standard errors
-    lines = {line.term: line for line in fitted.table()}
+    lines = {line.term: line for line in fitted.list_terms()}
     assert lines["u"].low < np.exp(0.8) * 1.5
     assert lines["u"].low is not None
     assert any(
@@ -161,7 +161,7 @@ def test_noise_that_hides_events_ends_the_study_and_few_patients_have_no_interva
         cc.CoxRegression("y", "t", "yes", **PRIVATE | {"epsilon": 0.05}).fit(few)
     some = {name: draw(250, seed) for seed, name in enumerate("abc")}
     model = cc.CoxRegression("y", "t", "yes", **PRIVATE).fit(some)
-    assert model.table()[0].low is None
+    assert model.list_terms()[0].low is None
     assert model.explain({"u": 0.0}).interval == (0.0, 1.0)
 
 
@@ -172,7 +172,7 @@ def test_noise_that_hides_events_ends_the_study_and_few_patients_have_no_interva
         ({"grid": None}, "'grid' of 2 to 20 times"),
         ({"by_hospital": True}, "no comparison by_hospital"),
         ({"grid": [0, 300]}, "'grid' of 2 to 20 times"),
-        ({"values": {}, "bins": {}}, "states 'values' or 'bins'"),
+        ({"values": {}, "bins": {}}, "it is about; it has none"),
     ],
 )
 def test_a_private_one_states_what_it_is_about(change, said):

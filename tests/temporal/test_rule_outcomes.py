@@ -37,9 +37,9 @@ from concilium.temporal.outcome_questions import (
     AskOutcomeReports,
     AskRuleGradient,
     AskRuleOutcomes,
+    _judge_rules,
     count_hours,
     find_judged_windows,
-    judge_rules,
     match_controls,
 )
 from concilium.temporal.rule_grammar import STRUCTURE, RuleGrammar, abstract
@@ -275,7 +275,7 @@ def test_questions_about_the_outcome_move_by_one_patient_no_more_than_is_charged
 
 def test_a_gradient_is_that_of_the_logistic_loss():
     series = make_series(150, 8)
-    votes, positive = judge_rules(prepare(series, TASK), TASK, list(map(parse, RULES)), EVENLY)
+    votes, positive = _judge_rules(prepare(series, TASK), TASK, list(map(parse, RULES)), EVENLY)
     centres, at = np.array([0.3, 0.4, 0.9]), np.array([-0.5, 0.7, -0.2, 0.1])
     rows = np.column_stack([np.ones(len(votes)), np.where(votes < 0, 0, votes - centres)])
 
@@ -295,7 +295,7 @@ def test_reports_list_how_each_rule_stands_to_the_outcome():
     question = AskOutcomeReports(query="", target="", task=TASK, rules=RULES, epsilon="1", group=3)
     view = View(cc.Patients.of(series).selectable, cc.Policy(), parts={"series": series})
     listed = question.list_answers(view.select("", ""))
-    votes, positive = judge_rules(prepare(series, TASK), TASK, list(map(parse, RULES)), EVENLY)
+    votes, positive = _judge_rules(prepare(series, TASK), TASK, list(map(parse, RULES)), EVENLY)
     counts = np.bincount(listed.templates, minlength=12).reshape(3, 4)
     for rule in range(3):
         for cell, (ill, holds) in enumerate([(True, 1), (True, 0), (False, 1), (False, 0)]):
@@ -366,8 +366,8 @@ def test_risks_are_those_of_a_logistic_regression_on_the_same_votes(weighed):
     learning = prepare(make_series(2100, 20), model.task)
     fresh = prepare(make_series(3000, 21), model.task)
     formulas = [rule.formula for rule in used]
-    votes, positive = judge_rules(learning, model.task, formulas, model.body.hours)
-    rows, truth = judge_rules(fresh, model.task, formulas, model.body.hours)
+    votes, positive = _judge_rules(learning, model.task, formulas, model.body.hours)
+    rows, truth = _judge_rules(fresh, model.task, formulas, model.body.hours)
     oracle = LogisticRegression(C=1.0).fit(np.maximum(votes, 0), positive)
     found = model.find_outcomes(cc.Patients(series=make_series(3000, 21)))
     risks = model.predict_proba(found.asked)[:, 1]

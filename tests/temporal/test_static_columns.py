@@ -26,7 +26,7 @@ from concilium.temporal.outcome_questions import (
     AskOutcomeReports,
     AskRuleGradient,
     AskRuleOutcomes,
-    judge_rules,
+    _judge_rules,
 )
 from concilium.temporal.rule_questions import learn_rules, prepare
 from concilium.temporal.rule_task import StaticColumn, hold_latest, list_conditions, say_condition
@@ -287,7 +287,7 @@ def test_conditions_are_judged_by_the_latest_value_of_the_window():
     age[11, 2] = 66  # after it
     series = cc.Series({"HR": np.full((12, 3), 75.0), "Age": age, "sepsis": np.zeros((12, 3))})
     series.stays["sepsis"][[10, 22, 34]] = 1  # each window ends at step 10
-    votes, positive = judge_rules(prepare(series, TASK), TASK, [cc.stl.parse(CONDITIONS[0])], EVENLY)
+    votes, positive = _judge_rules(prepare(series, TASK), TASK, [cc.stl.parse(CONDITIONS[0])], EVENLY)
     assert positive.all()
     assert votes[:, 0].tolist() == [1, 1, 0]
     held = hold_latest(series, ["Age", "Height"])
@@ -297,7 +297,7 @@ def test_conditions_are_judged_by_the_latest_value_of_the_window():
 def test_counts_are_those_of_the_patients(learned):
     series = make_series(200, 9)
     counts = ask(AskRuleOutcomes(**COMMON, rules=CONDITIONS, weights=EVENLY), series)
-    votes, positive = judge_rules(prepare(series, TASK), TASK, list(map(cc.stl.parse, CONDITIONS)), EVENLY)
+    votes, positive = _judge_rules(prepare(series, TASK), TASK, list(map(cc.stl.parse, CONDITIONS)), EVENLY)
     old = votes[:, 0] == 1
     assert counts[0].tolist() == [
         (old & positive).sum(), (~old & positive).sum(), (old & ~positive).sum(), (~old & ~positive).sum(),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from concilium.cli.output import Json, say, say_json, warn
-from concilium.errors import ModelError
+from concilium.errors import ConciliumError, ModelError
 
 if TYPE_CHECKING:
     from concilium.cli.consult import Patient
@@ -18,7 +20,8 @@ def ask(
     consultation: Annotated[
         Path,
         typer.Argument(
-            metavar="CONSULTATION", help="The study file of a consultation, or the model.json of its release."
+            metavar="CONSULTATION",
+            help="The study file of a consultation, the model.json of its release, or, with --outcome, tables.",
         ),
     ],
     patient: Annotated[
@@ -28,6 +31,13 @@ def ask(
             help="A JSON file (a FHIR Bundle too), - for standard input, or attribute=value pairs; without it, a form.",
         ),
     ] = None,
+    outcome: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help="What is asked about, where hospitals' tables are given; it writes a study file, to go on with.",
+        ),
+    ] = "",
     requester: Annotated[
         str, typer.Option("--as", metavar="NAME", help="Who asks, where the agreement lists names.")
     ] = "",
@@ -48,6 +58,14 @@ def ask(
             help="Your own kit: hospitals are on machines of their own, and the house releases each month's counts.",
         ),
     ] = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(
+            "--map",
+            metavar="FILE",
+            help="Of a FHIR Bundle: a dictionary that adds codes of attributes to the study's own.",
+        ),
+    ] = None,
     oldest: Annotated[
         int, typer.Option(metavar="DAYS", min=0, help="Of a FHIR Bundle, how old an observation may be.")
     ] = 365,
@@ -60,6 +78,7 @@ def ask(
 
     \b
     Examples:
+      concilium ask north.csv south.csv west.csv --outcome death age=63 sex=f
       concilium ask heart.toml age=63 sex=male "chol=240 mg/dl"
       concilium ask heart.toml
       concilium ask heart.toml bundle.json --as "Dr. Weiss"
@@ -76,16 +95,31 @@ def ask(
         raise ModelError("say who asks by a name (--as) or by a pass (--pass), not by both")
     who = requester if signed is None else RequesterPass.read(signed)
     tell = None if as_json else warn
+    drafted = False
+    if outcome:
+        consultation, patient, drafted = _draft_study([str(consultation), *(patient or [])], outcome)
+    elif consultation.suffix not in (".toml", ".json") and consultation.is_file():
+        raise ModelError(
+            f"{consultation}: is no study file: of tables, say what is asked about, --outcome COLUMN"
+        )
     fetch = None
     if kit is not None:
         from concilium.cli.flare import open_fetch
 
         fetch, own = open_fetch(kit, consultation, who, warn)
         who = who or own
-    patients = read_patients(patient) if patient else [_fill_in(consultation, elsewhere=kit is not None)]
-    answers = [
-        ask_about(consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest) for one in patients
-    ]
+    try:
+        patients = read_patients(patient) if patient else [_fill_in(consultation, elsewhere=kit is not None)]
+        answers = [
+            ask_about(
+                consultation, one, requester=who, tell=tell, fetch=fetch, oldest=oldest, mapping=mapping
+            )
+            for one in patients
+        ]
+    except ConciliumError:
+        if drafted:
+            consultation.unlink()
+        raise
     if as_json:
         plain = [msgspec.to_builtins(one) for one in answers]
         say_json(plain[0] if len(plain) == 1 else plain)
@@ -94,6 +128,24 @@ def ask(
         if len(answers) > 1:
             say(("" if number == 1 else "\n") + f"patient {number}")
         say(str(answer))
+    if drafted:
+        warn(
+            f"{consultation}: the study file; to go on: concilium ask {consultation} {shlex.join(patient or [])}"
+        )
+
+
+def _draft_study(arguments: list[str], outcome: str) -> tuple[Path, list[str], bool]:
+    """The study file of these tables, what is said of the patient, and whether the file was written just now."""
+    from concilium.study.consulting import draft_study
+
+    def is_table(one: str) -> bool:
+        return "=" not in one and one != "-" and not one.endswith(".json")
+
+    tables = list(itertools.takewhile(is_table, arguments))
+    if absent := [one for one in tables if not Path(one).is_file()]:
+        raise ModelError(f"{absent[0]}: there is no such table")
+    path, is_new = draft_study([Path(one) for one in tables], outcome)
+    return path, arguments[len(tables) :], is_new
 
 
 def _fill_in(consultation: Path, *, elsewhere: bool) -> Patient:

@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +81,8 @@ def demo(
     _run_omop(database, out / "omop")
     say()
     say(f"Everything is in {out}. Open {out / 'intensive-care' / 'results' / 'report.html'}, or go on with:")
+    if activation := _find_activation():
+        say(f"  {activation}")
     say("  " + shlex.join(["concilium", "run", str(out / "dialysis" / "study.toml"), "--out", "again"]))
     say("  " + shlex.join(["concilium", "ledger", str(out / "intensive-care" / "hospital-01.ledger")]))
     say("Look at all of it in a browser:")
@@ -92,11 +95,18 @@ def _find_command() -> str:
     return "concilium" if shutil.which("concilium") or not beside.exists() else os.path.relpath(beside)
 
 
+def _find_activation() -> str:
+    """The line that puts `concilium` on the path of a shell; empty where it is there already."""
+    script = Path(sys.executable).with_name("activate")
+    found = script.exists() and not shutil.which("concilium")
+    return f"source {shlex.quote(os.path.relpath(script))}" if found else ""
+
+
 def _lay_out(folder: Path, tables: dict[str, DataFrame]) -> Path:
     """Put the demo's study files of this folder, and the tables that they name, into it; return the study file."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in (STUDIES / folder.name).glob("*.toml"):
+        for file in (STUDIES / folder.name).glob("*.*"):
             shutil.copyfile(file, folder / file.name)
         for name, table in tables.items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -313,6 +323,39 @@ def _run_omop(database: Path, folder: Path) -> None:
     results = _run(file)
     _say_figures({"patients held back": results.metrics})
     say("\n".join(results.model.text().splitlines()[2:RULES_SHOWN]))
+    _say_card(folder)
+
+
+def _say_card(folder: Path) -> None:
+    """Serve the model as an EHR sees it, in a process of its own, and show the card of a patient with an ulcer."""
+    from urllib.request import Request, urlopen
+
+    model, call = folder / "results" / "model.json", folder / "call.json"
+    command = ["cds", str(model), "--port", "0", "--audit", str(folder / "cds-audit.jsonl")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "concilium.cli.main", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().rpartition(" ")[2].strip()
+            if not address:
+                say("The EHR's part needs the extra cds: pip install 'concilium[cds]'.")
+                return
+            request = Request(
+                f"{address}/results", call.read_bytes(), {"Content-Type": "application/json"}, method="POST"
+            )
+            with urlopen(request, timeout=60) as answer:
+                (card,) = json.load(answer)["cards"]
+        finally:
+            server.terminate()
+    say(
+        f"An EHR opens a patient, and calls `{shlex.join(['concilium', 'cds', str(model)])}` with {call}. The card:"
+    )
+    say(f"  [{card['indicator']}] {card['summary']}")
+    say("\n".join(f"  {line}" for line in card["detail"].replace("\\", "").splitlines()))
 
 
 def _say_figures(rows: dict[str, dict[str, Any]]) -> None:

@@ -84,7 +84,7 @@ def _tell_results(results: StudyResults) -> None:
                 f"learning and measuring together cost every patient epsilon = {metrics['epsilon']:g} at delta = "
                 f"{study.privacy.delta}"
             )
-    elif not study.method_type.reads_courses:
+    elif study.method_type.tells_apart and not study.method_type.reads_courses:
         say(
             "not evaluated: [evaluate] with holdout = 0.3 in the study file measures the model on held-out patients"
         )

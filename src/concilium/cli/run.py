@@ -191,8 +191,8 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit a
         say(say_missing(column))
     for name, why in plan.passed_over.items():
         say(escape_controls(f"{name} is not chosen: it {why}"))
-    for name, column in plan.steps_aside.items():
-        say(escape_controls(f"{name} will not take part: it has no column {column!r}, which the study needs"))
+    for name, why in plan.steps_aside.items():
+        say(escape_controls(f"{name} will not take part: {why}"))
     if plan.left_out:
         say(escape_controls(f"by the names of columns, {say_left_out(plan.left_out)}"))
     if plan.total:

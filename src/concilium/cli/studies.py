@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from concilium.policy.policy import Policy
 
 
-class _ListByDefault(ShowByDefault):
+class _ListStudies(ShowByDefault):
     """`studies LEDGER` is `studies list LEDGER`."""
 
     default = "list"
 
 
-app = typer.Typer(cls=_ListByDefault, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=_ListStudies, no_args_is_help=True, rich_markup_mode=None)
 
 File = Annotated[Path, typer.Argument(metavar="LEDGER", help="The hospital's ledger file.")]
 Study = Annotated[str, typer.Argument(metavar="ID", help="The study's id, or how it begins.")]

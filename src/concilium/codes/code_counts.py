@@ -111,10 +111,10 @@ class AskCodeCounts(Summed, frozen=True, kw_only=True):
         taxonomy, held = self._classification, find_codes(cohort)
         codes = read_codes(taxonomy, held)
         targets = np.array([taxonomy.number_of[code] for code in self.pairs_with], dtype=np.int64)
-        return count_codes(held, codes, len(taxonomy.codes), targets, self.most_codes, self.most_pairs)
+        return _count_codes(held, codes, len(taxonomy.codes), targets, self.most_codes, self.most_pairs)
 
 
-def count_codes(
+def _count_codes(
     held: Sequences,
     codes: NDArray[np.int32],
     size: int,

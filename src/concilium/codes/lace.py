@@ -74,7 +74,7 @@ WITHOUT_9 = {"250": "2500"}
 WITHOUT_10 = {f"E{number}": f"E{number}9" for number in range(10, 15)}
 
 
-def find_conditions(codes: Iterable[str], system: str = "ICD-9-CM") -> frozenset[str]:
+def _find_conditions(codes: Iterable[str], system: str = "ICD-9-CM") -> frozenset[str]:
     """The conditions of LACE that these codes stand for. A category that holds several, such as 250 or E11 at three
     digits, stands for the first of them: diabetes without complications."""
     table = _list_beginnings(system)
@@ -101,7 +101,7 @@ def _is_of_other(bare: str, system: str) -> bool:
 def find_lace(days: float, acute: bool, codes: Iterable[str], visits: int, system: str = "ICD-9-CM") -> int:
     """The index of a stay of so many days, from its codes, with so many emergency visits in the six months before."""
     length = 0 if days < 1 else int(days) if days <= 3 else 4 if days <= 6 else 5 if days <= 13 else 7
-    points = sum(POINTS[name] for name in find_conditions(codes, system))
+    points = sum(POINTS[name] for name in _find_conditions(codes, system))
     return length + 3 * acute + (5 if points >= 4 else points) + min(visits, 4)
 
 

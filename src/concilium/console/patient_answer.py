@@ -15,10 +15,10 @@ from concilium.consultations.consultation import Consultation
 from concilium.errors import ModelError
 from concilium.models.explanation import Explanation, Reason, say_share
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
+from concilium.models.recalibrated import AdaptedModel
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.trees.body import TreeBody, class_shares
-from concilium.trees.settling import find_path
+from concilium.trees.body import TreeBody, class_shares, find_path
 
 WIDTH, ROW, NAMES, BAR = 620, 34, 300, 230
 SCALE = 330  # as wide as a phone
@@ -63,10 +63,17 @@ class PatientAnswer:
         return [re.sub(_MARK, "", text) for text in self.explanation.sentences[1:] if re.match(_MARK, text)]
 
     @property
+    def lead(self) -> str:
+        """What stands right before the list, and ends in a colon: against whom its reasons are told."""
+        said = self.explanation.sentences[1:]
+        first = next((place for place, text in enumerate(said) if re.match(_MARK, text)), 0)
+        return said[first - 1] if first and said[first - 1].endswith(":") else ""
+
+    @property
     def remarks(self) -> list[str]:
         """All other sentences but the first; how to insist is a button here, no option."""
         rest = [text for text in self.explanation.sentences[1:] if not re.match(_MARK, text)]
-        return [text for text in rest if "--anyway" not in text]
+        return [text.replace("`", "") for text in rest if "--anyway" not in text and text != self.lead]
 
 
 def answer_patient(
@@ -82,11 +89,13 @@ def answer_patient(
     if explanation.prediction is None and explanation.outside:
         return PatientAnswer(explanation)
     pictures = {}
-    if drawn := draw_risk(explanation):
-        pictures["The answer on a scale"] = drawn
+    place = _find_drawn(model, explanation)
+    if drawn := _draw_risk(explanation, flipped=place is not None):
+        said = model.classes_[place] if place is not None else explanation.prediction
+        pictures[f"Probability of {model.target} = {_say_class(model, said)}"] = drawn
     if hasattr(model, "draw_patient"):
         pictures["Where this patient stands"] = model.draw_patient(patient)
-    elif drawn := draw_reasons(
+    elif drawn := _draw_reasons(
         explanation.reasons, _say_class(model, explanation.prediction), _say_raised(model)
     ):
         pictures["What the reasons do"] = drawn
@@ -94,6 +103,15 @@ def answer_patient(
     return PatientAnswer(
         explanation, pictures, walk_tree(model, patient) if isinstance(body, TreeBody) else None
     )
+
+
+def _find_drawn(model: Any, explanation: Explanation) -> int | None:
+    """The place of the positive class, where the first sentence tells its risk and another one is predicted: what is
+    drawn is what is said."""
+    tells_positive = (model.against_rest or model.reads_courses) and not isinstance(model, AdaptedModel)
+    if not tells_positive or len(model.classes_) != 2:
+        return None
+    return None if label(explanation.prediction) == label(model.classes_[1]) else 1
 
 
 def _say_class(model: Any, value: Value | None) -> str:
@@ -106,23 +124,23 @@ def _say_raised(model: Any) -> str:
     if not model.classes_:
         return str(model.target)
     positive = model.decided.positive if model.decided is not None else model.classes_[-1]
-    return f"the odds of {_say_class(model, positive)}"
+    return f"the odds of {model.target} = {_say_class(model, positive)}"
 
 
-def draw_risk(explanation: Explanation) -> str:
-    """A probability on a scale from none to all, with its interval and where everybody starts; nothing where a number
-    or a severity is predicted."""
+def _draw_risk(explanation: Explanation, *, flipped: bool = False) -> str:
+    """A probability on a scale from none to all, with its interval and where everybody starts; `flipped`, that of the
+    other class than the predicted one. Nothing where a number or a severity is predicted."""
     if explanation.probability is None:
         return ""
 
     def place(share: float) -> float:
-        return 20 + (SCALE - 40) * min(max(share, 0.0), 1.0)
+        return 20 + (SCALE - 40) * min(max(1 - share if flipped else share, 0.0), 1.0)
 
     parts = [
         f'<rect x="20" y="26" width="{SCALE - 40}" height="10" rx="5" fill="{RULE}" fill-opacity="0.35"/>'
     ]
     if explanation.interval is not None:
-        low, high = map(place, explanation.interval)
+        low, high = sorted(map(place, explanation.interval))
         parts.append(
             f'<rect x="{low:.1f}" y="23" width="{max(high - low, 2):.1f}" height="16" rx="4" fill="{COLOURS[5]}" '
             'fill-opacity="0.75"/>'
@@ -134,20 +152,20 @@ def draw_risk(explanation: Explanation) -> str:
         parts.append(
             f'<line x1="{x:.1f}" y1="18" x2="{x:.1f}" y2="44" stroke="{SOFT}" stroke-width="2" stroke-dasharray="4 3"/>'
         )
-        anchor = "start" if base < 0.25 else "end" if base > 0.75 else "middle"
+        anchor = "start" if x < SCALE / 4 else "end" if x > SCALE * 3 / 4 else "middle"
         parts.append(
             f'<text x="{x:.1f}" y="13" text-anchor="{anchor}" fill="{SOFT}">all patients of the model</text>'
         )
     parts.append(f'<circle cx="{place(explanation.probability):.1f}" cy="31" r="8" fill="{COLOURS[0]}"/>')
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         parts.append(
-            f'<text x="{place(share):.1f}" y="58" text-anchor="middle" fill="{SOFT}">{share:.0%}</text>'
+            f'<text x="{20 + (SCALE - 40) * share:.1f}" y="58" text-anchor="middle" fill="{SOFT}">{share:.0%}</text>'
         )
     title = "The predicted probability on a scale; the band is its 95 % interval"
     return draw_frame(title, parts, SCALE, 66)
 
 
-def draw_reasons(reasons: Sequence[Reason], predicted: str, raised: str) -> str:
+def _draw_reasons(reasons: Sequence[Reason], predicted: str, raised: str) -> str:
     """The reasons in their order: shares before and after each where they follow one another, what they add to the log
     odds otherwise; nothing where neither is known."""
     shares = [one for one in reasons if one.before is not None and one.after is not None]

@@ -38,6 +38,7 @@ class FormField:
     kind       number, date, choice (one of `options`), text (`options` are suggestions) or course (numbers in order)
     options    values as they are sent, each with its meaning
     low, high  what is plausible
+    edges      where the model cuts it, where nobody said what is plausible
     """
 
     name: str
@@ -46,6 +47,7 @@ class FormField:
     unit: str = ""
     low: float | None = None
     high: float | None = None
+    edges: tuple[float, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     in_query: bool = False
 
@@ -56,10 +58,10 @@ class FormField:
     @property
     def help(self) -> str:
         """What can be entered, in words."""
-        parts = [self.name] if self.label and self.label != self.name else []
+        parts = [self.name] if self.label and self.label.lower() != self.name.lower() else []
         if self.kind == "number" and self.low is not None and self.high is not None:
             parts.append(f"{self.low:g} to {self.high:g}{f' {self.unit}' if self.unit else ''}")
-        elif self.unit:
+        elif self.unit and self.kind != "course":  # it stands beside the title
             parts.append(self.unit)
         if self.kind == "course":
             parts.append("numbers in order of time, the newest last, such as 88, 95, 102")
@@ -70,12 +72,25 @@ class FormField:
         return dict(self.options).get(text, text)
 
     @property
+    def reach(self) -> tuple[float, float] | None:
+        """From where to where a slider goes: what is plausible, or somewhat beyond the outermost cuts."""
+        if self.low is not None and self.high is not None:
+            return (self.low, self.high) if self.low < self.high else None
+        if not self.edges:
+            return None
+        first, last = min(self.edges), max(self.edges)
+        more = (last - first) / 4 or abs(first) / 2 or 1.0
+        low, high = (max(first - more, 0.0) if first >= 0 else first - more), last + more
+        step = 10.0 ** math.floor(math.log10((high - low) / 100))
+        return math.floor(low / step) * step, math.ceil(high / step) * step
+
+    @property
     def step(self) -> str:
         """By how much a slider moves."""
-        if self.low is None or self.high is None or self.high <= self.low:
+        if self.reach is None:
             return "any"
-        power = 10.0 ** math.floor(math.log10((self.high - self.low) / 100))
-        return f"{max(power, 10.0**-6):g}" if self.high - self.low < 100 else "1"
+        wide = self.reach[1] - self.reach[0]
+        return f"{max(10.0 ** math.floor(math.log10(wide / 100)), 10.0**-6):g}" if wide < 100 else "1"
 
 
 @dataclass(frozen=True)
@@ -170,7 +185,7 @@ def _make_field(
         return FormField(name, "date", entry.label if entry else "")
     if entry is not None and entry.type == "number":
         low, high = entry.range or (None, None)
-        return FormField(name, "number", entry.label, entry.unit, low, high)
+        return FormField(name, "number", entry.label, entry.unit, low, high, known.edges)
     if entry is not None and entry.values:
         options = tuple((value, meaning or value) for value, meaning in entry.values.items())
         return FormField(
@@ -179,7 +194,7 @@ def _make_field(
     title = entry.label if entry is not None else ""
     if known.edges or (clinical is not None and not known.values):
         if clinical is None:
-            return FormField(name, "number", title)
+            return FormField(name, "number", title, edges=known.edges)
         return FormField(name, "number", title, clinical.unit, clinical.lowest, clinical.highest)
     options = tuple((label(one), label(one)) for one in _in_order(known.values)[:MOST_SUGGESTED])
     return FormField(name, "choice" if 0 < len(options) <= MOST_OPTIONS else "text", title, options=options)

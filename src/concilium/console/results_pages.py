@@ -22,7 +22,7 @@ COLUMNS = (
     TableColumn("rmse", "RMSE", True),
     TableColumn("epsilon", "Epsilon", True),
     TableColumn("alarms", "Alarms", True),
-    TableColumn("date", "Learned on"),
+    TableColumn("date", "Learned on", True),
 )
 
 
@@ -76,7 +76,7 @@ def _list_figures(found: FoundModel) -> list[TableCell]:
         TableCell(found.title, found.title, f"/models/{quote(found.key)}"),
         TableCell(found.method, describe_method(found.method)),
         TableCell(found.release, found.release),
-        number(figures.get("patients"), ",d") if isinstance(figures.get("patients"), int) else TableCell("–"),
+        number(figures["patients"], ",d") if figures.get("patients") else TableCell("–"),
         *map(figure, ("auc", "sensitivity", "specificity", "rmse")),
         TableCell(f"{epsilon:g}", epsilon) if isinstance(epsilon, int | float) else TableCell("–"),
         TableCell(str(alarms) if alarms else "none", alarms, is_alarm=bool(alarms)),

@@ -19,7 +19,7 @@ Rows = tuple[Sequence[TableColumn], list[list[TableCell]]]
 
 def list_terms(model: Any) -> Rows | None:
     """Columns and rows of a model that is a list of terms; None of any other."""
-    found: Sequence[Any] = model.table() if hasattr(model, "table") else getattr(model, "rules_", ())
+    found: Sequence[Any] = model.list_terms()
     if not found:
         return None
     match found[0]:

@@ -39,13 +39,13 @@ from concilium.records.fhir_patient import (
     list_resources,
     read_resources,
 )
-from concilium.records.fhir_resources import SYSTEMS, Drug
+from concilium.records.fhir_resources import OF_DRUGS, SYSTEMS, Drug
 
 PATIENT_VIEW, ORDER_SELECT = "patient-view", "order-select"
 MOST_SUMMARY = 139
 MOST_FEEDBACK = 100
+MOST_SEARCHED = 50  # codes in one search; of more, the search is for all
 OF_OBSERVATIONS = {SYSTEMS["loinc"]}
-OF_DRUGS = {SYSTEMS[name] for name in ("rxnorm", "atc", "ndc", "cvx")}
 OF_CONDITIONS = {SYSTEMS[name] for name in ("icd10", "icd10cm", "icd10gm", "icd9", "icd9cm")}
 KNOWN_STATES = "final,amended,corrected,preliminary"
 REASON_SYSTEM = "urn:concilium:cds:override-reason"
@@ -150,7 +150,8 @@ class CdsService:
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[set[str], list[str]]]:
-        """For each input the kinds of resources that may say it, and its codes as a search has them."""
+        """For each input the kinds of resources that may say it, and its codes as a search has them. What is there or
+        absent is a condition."""
         found = {}
         for name in self.inputs:
             entry = self.entries.get(name)
@@ -159,10 +160,10 @@ class CdsService:
                 searched += [f"{system}|{code}" for code in sorted(codes)]
                 if system in OF_DRUGS:
                     kinds.add("MedicationRequest")
-                elif system in OF_CONDITIONS:
-                    kinds.add("Condition")
                 elif system in OF_OBSERVATIONS or (entry is not None and entry.type == "number"):
                     kinds.add("Observation")
+                elif system in OF_CONDITIONS or (entry is not None and entry.absent):
+                    kinds.add("Condition")
                 else:
                     kinds |= {"Condition", "Observation"}
             found[name] = kinds, searched
@@ -171,25 +172,25 @@ class CdsService:
     @cached_property
     def prefetch(self) -> dict[str, str]:
         """The prefetch templates: the patient; each input's latest observation; conditions and medications together.
-        Conditions are not cut to codes where those of ICD are meant with all below them."""
+        These are not cut to codes where nothing found has a meaning (`absent`), since only the whole list tells a
+        patient without the condition from one whose record has other codes; nor where those of ICD are meant with all
+        below them."""
         patient = "patient={{context.patientId}}"
         templates = {"patient": "Patient/{{context.patientId}}"}
         for name, (kinds, codes) in self._kinds.items():
             if "Observation" in kinds and find_element(name, self.entries.get(name)) == "":
                 query = f"{patient}&code={_write_codes(codes)}&status={KNOWN_STATES}&_sort=-date&_count=1"
                 templates[self.keys[name]] = f"Observation?{query}"
-        conditions = [codes for kinds, codes in self._kinds.values() if "Condition" in kinds]
-        if conditions:
-            listed = [code for codes in conditions for code in codes]
-            by_class = any(code.rpartition("|")[0] in OF_CONDITIONS for code in listed)
-            templates["conditions"] = f"Condition?{patient}" + (
-                "" if by_class else f"&code={_write_codes(listed)}"
+        for kind, key in (("Condition", "conditions"), ("MedicationRequest", "medications")):
+            asked = [name for name, (kinds, _) in self._kinds.items() if kind in kinds]
+            codes = [code for name in asked for code in self._kinds[name][1]]
+            whole = (
+                len(codes) > MOST_SEARCHED
+                or any(self.entries[name].absent for name in asked)
+                or any(code.rpartition("|")[0] in OF_CONDITIONS for code in codes)
             )
-        drugs = [
-            code for kinds, codes in self._kinds.values() if "MedicationRequest" in kinds for code in codes
-        ]
-        if drugs:
-            templates["medications"] = f"MedicationRequest?{patient}&code={_write_codes(drugs)}"
+            if asked:
+                templates[key] = f"{kind}?{patient}" + ("" if whole else f"&code={_write_codes(codes)}")
         return templates
 
     @cached_property
@@ -312,7 +313,7 @@ class CdsService:
         card: dict[str, Any] = {
             "uuid": str(UUID(bytes=draw_bytes(16), version=4)),
             "summary": summary if len(summary) <= MOST_SUMMARY else f"{summary[: MOST_SUMMARY - 1]}…",
-            "detail": "\n".join(f"- {_escape(one)}" for one in (*detail, *_say_read(read))),
+            "detail": self._write_detail([*detail, *_say_read(read)]),
             "indicator": "warning" if flagged else "info",
             "source": self._source,
             "overrideReasons": [
@@ -323,6 +324,27 @@ class CdsService:
         if self.console:
             card["links"] = [{"label": "How the model decides", "url": self.console, "type": "absolute"}]
         return [card]
+
+    def _write_detail(self, sentences: Sequence[str]) -> str:
+        """Sentences as a list in markdown, reasons one step in. An attribute whose name is no word goes by its label,
+        and the sentence that says what it is called is left out."""
+        entries = {
+            name: one
+            for name, one in self.entries.items()
+            if one.label and (not name.isalpha() or one.label.casefold() == name.casefold())
+        }
+        labels = {name: one.label for name, one in entries.items()}
+        named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in labels) or "(?!)")
+        meanings = {f"{name}: {one.label}.": "" for name, one in entries.items()}
+        meanings |= {
+            f"{name}: {one.label}, {one.unit}.": f"{one.label}: {one.unit}." for name, one in entries.items()
+        }
+        lines = []
+        for one in sentences:
+            said = meanings.get(one, named.sub(lambda found: labels[found[0]], one.removeprefix("- ")))
+            if said:
+                lines.append(f"{'  - ' if one.startswith('- ') else '- '}{_escape(said)}")
+        return "\n".join(lines)
 
     @property
     def _source(self) -> dict[str, str]:
@@ -346,12 +368,17 @@ class CdsService:
 
 
 def make_services(
-    models: Mapping[str, tuple[Method[Any], Entries]], *, console: str = "", **more: Any
+    models: Mapping[str, tuple[Method[Any], Entries]],
+    *,
+    console: str = "",
+    keys: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> dict[str, CdsService]:
-    """The services of models by their ids: under `order-select` those that ask about medications."""
+    """The services of models by their ids: under `order-select` those that ask about medications. `keys`: what the
+    console calls each model, where that is not its name."""
     services = {}
     for name, (method, entries) in models.items():
-        page = f"{console.rstrip('/')}/models/{quote(name)}" if console else ""
+        page = f"{console.rstrip('/')}/models/{quote((keys or {}).get(name, name))}" if console else ""
         for hook in (PATIENT_VIEW, ORDER_SELECT):
             one = CdsService(name, hook, method, entries, page, **more)
             if hook == PATIENT_VIEW or one.asks_for_drugs:
@@ -370,8 +397,12 @@ def _write_codes(codes: Sequence[str]) -> str:
 
 
 def _is_search(document: Mapping[str, Any] | None) -> bool:
-    """Whether this is all that a search found, be it nothing, and no error."""
-    return document is not None and document.get("resourceType") == "Bundle"
+    """Whether this is all that a search found, be it nothing: no error, and no page with others to come."""
+    if document is None or document.get("resourceType") != "Bundle":
+        return False
+    links = document.get("link")
+    listed = links if isinstance(links, list) else []
+    return not any(isinstance(one, dict) and one.get("relation") == "next" for one in listed)
 
 
 def _read_valid(document: Mapping[str, Any], where: str) -> list[Any]:
@@ -382,7 +413,9 @@ def _read_valid(document: Mapping[str, Any], where: str) -> list[Any]:
             if document.get("resourceType") == "Bundle"
             else [{"resource": document}]
         )
-        if isinstance(entries, list) and len(entries) <= MOST_RESOURCES:
+        if isinstance(entries, list):
+            if len(entries) > MOST_RESOURCES:
+                raise CdsError(413, f"a call has at most {MOST_RESOURCES:,} resources")
             for place, entry in enumerate(entries):
                 if isinstance(entry, dict) and isinstance(entry.get("resource"), dict):
                     validate(entry["resource"], f"{where}, entry {place}" if len(entries) > 1 else where)

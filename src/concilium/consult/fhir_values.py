@@ -6,7 +6,7 @@ attributes that the study did not describe. It cannot say what an attribute mean
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -20,7 +20,8 @@ from concilium.models.explanation import Explanation
 from concilium.models.method import Method
 from concilium.models.prediction import Entries
 from concilium.records.dictionary import Dictionary, DictionaryEntry
-from concilium.records.fhir_patient import BundledPatient, find_element, read_bundle
+from concilium.records.fhir_patient import BundledPatient, find_element, is_system, list_codes, read_bundle
+from concilium.records.fhir_resources import SYSTEMS
 from concilium.records.query import Query
 
 
@@ -37,16 +38,9 @@ def find_mapping(method: Method[Any], path: Path | None) -> dict[str, Dictionary
             f"{method.called} reads series of measurements, and not a FHIR patient: give a model of a table"
         )
     inputs = list_inputs(method)
-    entries = dict(method.card.dictionary)
-    if path is not None:
-        added = Dictionary.read(path).entries
-        for name, entry in added.items():
-            entries[name] = _join(path, name, entries[name], entry) if name in entries else entry
-        if not {*added} & {*inputs}:
-            hint = next(filter(None, (nearest(one, inputs) for one in added)), "")
-            raise ModelError(
-                f"{path}: describes nothing that the model asks about{hint}: {', '.join(inputs)}"
-            )
+    entries = (
+        dict(method.card.dictionary) if path is None else add_codes(method.card.dictionary, path, inputs)
+    )
     if not any(is_found(name, entries) for name in inputs):
         raise ModelError(
             f"the dictionary has no codes of {', '.join(inputs)}: give a file with them (--map), such as "
@@ -55,10 +49,27 @@ def find_mapping(method: Method[Any], path: Path | None) -> dict[str, Dictionary
     return entries
 
 
+def add_codes(own: Entries, path: Path, inputs: Collection[str]) -> dict[str, DictionaryEntry]:
+    """A study's dictionary with what a hospital's own file adds to it."""
+    entries, added = dict(own), Dictionary.read(path).entries
+    for name, entry in added.items():
+        if unknown := [key for key in entry.codes if key != "fhir" and not is_system(key)]:
+            hint = nearest(unknown[0], SYSTEMS)
+            raise ModelError(
+                f"{path}: [dictionary.{name}] codes: there is no code system {unknown[0]!r}{hint}; there are "
+                f"{', '.join(SYSTEMS)}, or the address of another one"
+            )
+        entries[name] = _join(path, name, entries[name], entry) if name in entries else entry
+    if not {*added} & {*inputs}:
+        hint = next(filter(None, (nearest(one, inputs) for one in added)), "")
+        raise ModelError(f"{path}: describes nothing that the model asks about{hint}: {', '.join(inputs)}")
+    return entries
+
+
 def is_found(name: str, entries: Entries) -> bool:
     """Whether the mapping says where in FHIR an attribute is."""
     entry = entries.get(name)
-    return bool(entry is not None and entry.codes) or bool(find_element(name, entry))
+    return bool(list_codes(entry)) or bool(find_element(name, entry))
 
 
 def _join(path: Path, name: str, own: DictionaryEntry, added: DictionaryEntry) -> DictionaryEntry:

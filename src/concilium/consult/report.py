@@ -73,7 +73,7 @@ def render_report(
     `pictures` are the model as SVG of our own drawing, by name, and go into the page as they are.
     `table` is the model in words where it is a table, the head first.
     """
-    numeric = "range" in metrics
+    numeric, method = "range" in metrics, load(METHODS[metrics["method"]])
     if table:  # what the text says beside it
         drawing = drawing.removeprefix(draw_text(table)).strip()
     entries = msgspec.convert(card.get("dictionary", {}), dict[str, DictionaryEntry])
@@ -89,7 +89,8 @@ def render_report(
         drawing=drawing,
         pictures={name: markupsafe.Markup(picture) for name, picture in (pictures or {}).items()},
         table=table,
-        method=load(METHODS[metrics["method"]]).description,
+        method=method.description,
+        tells_apart=method.tells_apart,
         query=query,
         figures=NUMBER_FIGURES if numeric else FIGURES,
         main_figures=NUMBER_FIGURES if numeric else MAIN_FIGURES,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.consult.report import render
-from concilium.errors import ConciliumError, MissingExtra, PolicyError, QueryError, RecordsError, nearest
+from concilium.errors import PolicyError, QueryError, RecordsError, nearest
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw, draw_frame
 from concilium.policy.constrain import explain_idle, say_held
 from concilium.policy.policy import Policy
@@ -26,7 +26,7 @@ from concilium.records.dictionary import Dictionary, DictionaryEntry
 from concilium.records.grammar import measure
 from concilium.records.query import Query, read_as_asked, read_as_numbers
 from concilium.records.table import Records
-from concilium.records.units import convert
+from concilium.records.units import find_likely_units
 
 Level = Literal["fault", "odd"]
 
@@ -37,13 +37,6 @@ BINS = 24
 MOST_BARS = 12
 SHOWN = 5
 LONGEST = 40
-
-OTHER_UNITS = (
-    "mmol/l", "umol/l", "nmol/l", "mg/dl", "g/dl", "g/l", "mg/l", "ug/l", "ng/ml", "degC", "degF", "kelvin", "kg", "g",
-    "pound", "m", "cm", "mm", "inch", "foot", "mmHg", "kPa", "year", "month", "week", "day", "hour", "minute", "second",
-    "1/l", "1/ul", "10^9/l", "percent", "dimensionless",
-)  # fmt: skip
-"""What a number may have been measured in instead; pint says which of them go with the dictionary's unit."""
 
 
 @dataclass(frozen=True)
@@ -340,7 +333,7 @@ def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntr
         yield _CheckFinding("odd", f"is not plausible for {number} ({some}); {plausible}", name)
         return
     median = float(np.median(known))
-    units = _find_units(median, entry)
+    units = find_likely_units(median, entry.unit, entry.range, entry.molar_mass)
     hint = "is it another unit, or a code for missing?"
     if units:
         hint = f'it would be, if this were {" or ".join(units)}: say so in the map, unit = "{units[0]}"'
@@ -349,27 +342,6 @@ def _find_outside(name: str, numbers: NDArray[np.float64], entry: DictionaryEntr
         f"is not plausible for {share:.0%} of the patients: the median is {median:.4g}, and {plausible}; {hint}",
         name,
     )
-
-
-def _find_units(median: float, entry: DictionaryEntry) -> list[str]:
-    """Units in which a median would be plausible."""
-    if not entry.unit or entry.range is None:
-        return []
-    found = []
-    for unit in OTHER_UNITS:
-        try:
-            size = float(convert(np.array([median]), unit, entry.unit, "", entry.molar_mass)[0])
-        except MissingExtra:
-            return []
-        except ConciliumError:
-            continue
-        if (
-            unit.casefold() != entry.unit.casefold()
-            and entry.range[0] <= size <= entry.range[1]
-            and size != median
-        ):
-            found.append(unit)
-    return found[:3]
 
 
 WIDTH, TALL, BAR = 320, 60, 16

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import ModelError, nearest
+from concilium.errors import ModelError, RecordsError, nearest
 from concilium.models.explanation import LEAST_NAME, Explanation, say_risk
 from concilium.models.prediction import Entries, read_patient
 from concilium.records.clinical_ranges import find_range
@@ -17,6 +17,7 @@ from concilium.records.columns import label, say_plain
 from concilium.records.dictionary import DictionaryEntry, describe_entry
 from concilium.records.grammar import read_number
 from concilium.records.query import Query
+from concilium.records.units import FACTORS_OF, find_likely_units, read_amount
 from concilium.trees.naive_bayes import NaiveBayesBody
 
 LEAST_MOVED = 0.02
@@ -29,7 +30,7 @@ class ConsultationAnswer(Explanation):
 
     population    the patients who are like this one, in words
     matching      between which numbers of patients they are; the same number twice where there is no noise
-    widened       how often the population was widened until enough matched
+    narrower      the populations that had too few patients, and how many: it was widened from one to the next
     measure_next  the attribute, not entered, that would move the answer most; None where there is none
     hospitals     those whose patients are counted
     missing       those that were asked and are not among them, each with why
@@ -39,7 +40,7 @@ class ConsultationAnswer(Explanation):
 
     population: str = ""
     matching: tuple[int, int] = (0, 0)
-    widened: int = 0
+    narrower: Mapping[str, int] = field(default_factory=dict)
     measure_next: str | None = None
     hospitals: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -176,9 +177,20 @@ def read_value(name: str, value: Any, entry: DictionaryEntry | None, is_number: 
     if limits is not None and not limits[0] <= number <= limits[1]:
         raise ModelError(
             f"{name} = {say_plain(value)} is impossible: {limits[0]:g} to {limits[1]:g}{f' {unit}' if unit else ''}. "
-            "Check the value and its unit"
+            f"Check the value{_find_unit(name, value, unit, limits, entry)}"
         )
     return number
+
+
+def _find_unit(
+    name: str, value: Any, unit: str, limits: tuple[float, float], entry: DictionaryEntry | None
+) -> str:
+    """The unit in which a number without one would be possible, as it may be entered; nothing where there is none."""
+    number = read_number(str(value))
+    if number is None or not FACTORS_OF.get(unit, True):
+        return ""
+    found = find_likely_units(number, unit, limits, None if entry is None else entry.molar_mass)
+    return f', or write "{name}={number:g} {found[0]}" if it is in {found[0]}' if found else ""
 
 
 def _read_number(name: str, value: Any, unit: str, entry: DictionaryEntry | None) -> float:
@@ -186,18 +198,7 @@ def _read_number(name: str, value: Any, unit: str, entry: DictionaryEntry | None
         raise ModelError(f"{name} must be a number; got {say_plain(value)}")
     if isinstance(value, int | float):
         return value
-    amount, _, given = str(value).strip().partition(" ")
-    number = read_number(amount)
-    if number is None:
-        raise ModelError(f"{name} must be a number{f' in {unit}' if unit else ''}; got {value!r}")
-    if not given or given.strip().casefold() == unit.casefold():
-        return number
-    if not unit:
-        raise ModelError(
-            f"{name} has the unit {given!r}, and the dictionary says none: give the number alone"
-        )
-    from concilium.records.units import convert
-
-    return float(
-        convert(np.array([number]), given.strip(), unit, name, None if entry is None else entry.molar_mass)[0]
-    )
+    try:
+        return read_amount(str(value), unit, name, None if entry is None else entry.molar_mass)
+    except RecordsError as error:
+        raise ModelError(str(error)) from None

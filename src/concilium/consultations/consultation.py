@@ -23,7 +23,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.consultations.answers import ConsultationAnswer, Following, find_next, read_request
+from concilium.consultations.answers import (
+    ConsultationAnswer,
+    Following,
+    find_next,
+    read_request,
+)
 from concilium.consultations.cube import (
     MOST_CELLS,
     Chosen,
@@ -52,9 +57,10 @@ from concilium.protocol.counts import AskCounts
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners, Statistic
 from concilium.protocol.schema import SharedSchema, name_classes
 from concilium.protocol.terms import Draft, today
-from concilium.records.dictionary import say_value
+from concilium.records.dictionary import DictionaryEntry, draft_entries, say_value
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 from concilium.records.query import Query
+from concilium.trees.body import find_path
 from concilium.trees.naive_bayes import (
     NaiveBayes,
     NaiveBayesBody,
@@ -71,9 +77,10 @@ from concilium.trees.schemas import (
     find_oddities,
     settle_schema,
 )
-from concilium.trees.settling import find_path
 
 USUAL_GRID = ("age", "sex")
+BANDS = 5
+"""Cutoffs of a number without bins: few, so that a band has patients enough to say something, and to hide among."""
 LEAST_NOISE = 1e-9  # of counts that have noise, and are drawn to what cells have in common
 
 
@@ -228,7 +235,7 @@ class Consultation(TreeMethod[CubeBody]):
 
     def _converse_plainly(self) -> Conversation[Learned[CubeBody]]:
         seen = yield from ask_schemas(self)
-        schema = yield from settle_schema(self, seen)
+        schema = yield from settle_schema(self, seen, unstated=BANDS)
         places = self._place(schema)
         counts = yield self._ask(schema, places)
         warnings = find_oddities(self, schema, seen)
@@ -307,6 +314,12 @@ class Consultation(TreeMethod[CubeBody]):
     @property
     def attributes_(self) -> list[str]:
         return sorted(one.name for one in (*self.body.by, *self.body.predictors))
+
+    @property
+    def entries(self) -> dict[str, DictionaryEntry]:
+        """By what values are read: the dictionary, and for codes that it does not have the released values."""
+        codes = {one.name: one.values for one in (*self.body.by, *self.body.predictors) if one.values}
+        return {**draft_entries(codes), **self.card.dictionary}
 
     def find_cells(self, patients: NewPatients) -> list[Chosen]:
         """For each patient the cell of the grid; None in it where an attribute is missing."""
@@ -424,9 +437,11 @@ class Consultation(TreeMethod[CubeBody]):
         body = self.body
         whose = say_cells(body, population.chosen, self.card.dictionary)
         said = [f"Patients like this one: {whose}; {population.say_patients()}."]
-        if population.steps:
-            least = f"{body.enough} patients" + (", beyond what noise hides" if body.variance else "")
-            said.append(f"The population was widened until there were {least}.")
+        if population.narrower:
+            least = f"{body.enough}{', beyond what noise hides,' if body.variance else ''}"
+            about = "about " if body.variance else ""
+            fewer = [f"{one} ({about}{number})" for one, number in self._list_narrower(population).items()]
+            said.append(f"Fewer than {least} match more closely, so it was widened: {'; '.join(fewer)}.")
         if population.patients - population.noise < body.enough:
             said.append(f"Even all patients are fewer than the {body.enough} that were asked for.")
         absent = [one.name for one in body.by if patient.get(one.name) is None]
@@ -436,11 +451,24 @@ class Consultation(TreeMethod[CubeBody]):
             )
         return said
 
+    def _list_narrower(self, population: MatchingPatients) -> dict[str, int]:
+        """The populations that had too few patients, in words, and how many they had."""
+        return {
+            say_cells(self.body, one.chosen, self.card.dictionary): max(round(one.patients), 0)
+            for one in population.narrower
+        }
+
     def ask(
-        self, patient: Mapping[str, Any], *, requester: str | RequesterPass = "", oldest: int = OLDEST
+        self,
+        patient: Mapping[str, Any],
+        *,
+        requester: str | RequesterPass = "",
+        oldest: int = OLDEST,
+        entries: Mapping[str, DictionaryEntry] | None = None,
     ) -> ConsultationAnswer:
         """Answer for a patient whose values are read by the dictionary: labels and codes alike, numbers in their unit.
-        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`).
+        A FHIR Bundle is a patient too; its observations count for so many days (`oldest`), and `entries` say where in
+        it attributes are, where these are not those of the study.
 
         Refused at once, in one sentence, with nothing sent: an impossible value, an unknown code or attribute, a
         patient of whom no attribute of the grid is known, a requester who is not on the list, an agreement that has
@@ -451,11 +479,11 @@ class Consultation(TreeMethod[CubeBody]):
         bundled = None
         if is_bundle(patient):
             known = {*names_[0], *names_[1], *Query.parse(self.query).attributes}
-            bundled = read_bundle(patient, sorted(known), self.card.dictionary, today(), oldest)
+            bundled = read_bundle(patient, sorted(known), entries or self.card.dictionary, today(), oldest)
             patient = bundled.values
         numbers = [one.name for one in (*self.body.by, *self.body.predictors) if one.edges]
         read, unused = read_request(
-            patient, *names_, self.card.dictionary, self.query, target=self.target, numbers=numbers
+            patient, *names_, self.entries, self.query, target=self.target, numbers=numbers
         )
         answer = self.explain(read)
         if answer.outside:
@@ -468,7 +496,7 @@ class Consultation(TreeMethod[CubeBody]):
             **{**vars(answer), "sentences": (*answer.sentences, *said), "notes": (*answer.notes, *said)},
             population=say_cells(self.body, population.chosen, self.card.dictionary),
             matching=population.interval,
-            widened=population.steps,
+            narrower=self._list_narrower(population),
             measure_next=None if following is None else following.name,
             hospitals=tuple(site.name for site in self.card.sites),
             missing=self.card.find_missing_sites(),

@@ -21,12 +21,12 @@ EVERYBODY = "all patients"
 
 @dataclass(frozen=True)
 class MatchingPatients:
-    """Cells of the grid, how many patients they have, the noise of that, and how often it was widened."""
+    """Cells of the grid, how many patients they have, the noise of that, and the narrower ones that had too few."""
 
     chosen: Chosen
     patients: float
     noise: float
-    steps: int
+    narrower: tuple[MatchingPatients, ...] = ()
 
     @property
     def interval(self) -> tuple[int, int]:
@@ -61,11 +61,12 @@ def widen(body: CubeBody, cells: Chosen) -> Iterator[Chosen]:
 
 def find_population(body: CubeBody, cells: Chosen) -> MatchingPatients:
     """The first of these populations with enough patients, beyond what noise hides; everybody where none has."""
-    for steps, chosen in enumerate(widen(body, cells)):
-        patients, noise = body.count(chosen)
-        found = MatchingPatients(chosen, patients, noise, steps)
-        if patients - noise >= body.enough:
+    narrower: list[MatchingPatients] = []
+    for chosen in widen(body, cells):
+        found = MatchingPatients(chosen, *body.count(chosen), tuple(narrower))
+        if found.patients - found.noise >= body.enough:
             break
+        narrower.append(found)
     return found
 
 

@@ -9,7 +9,7 @@ number. MCC is Matthews' coefficient and, for many classes, Gorodkin's R_K (Comp
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,20 @@ from numpy.typing import NDArray
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "f1", "mcc", "sensitivity", "specificity", "ppv", "npv")
 
+FIGURE_HEAD = ("figure", "value", "95 % interval")
+
 Figures = dict[str, float | None]
 Floats = NDArray[np.float64]
+
+
+def list_figures(overall: Mapping[str, Any], names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """The figures that were measured, as text, each with its interval."""
+    intervals = overall.get("intervals") or {}
+    return [
+        (name, f"{overall[name]:.3f}", " to ".join(f"{end:.3f}" for end in intervals.get(name) or ()))
+        for name in names
+        if isinstance(overall.get(name), int | float)
+    ]
 
 
 def measure(

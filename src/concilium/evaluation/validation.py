@@ -12,6 +12,7 @@ from typing import Any
 
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.drift import find_drift
+from concilium.evaluation.metrics import FIGURE_HEAD, FIGURES, list_figures
 from concilium.evaluation.risk_tables import compare_sites, find_untold, summarise_table
 from concilium.models.measuring import RiskTable
 from concilium.models.method import Method
@@ -24,7 +25,7 @@ from concilium.records.columns import Value
 from concilium.records.dictionary import Dictionary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ValidationFigures:
     """What a validation found: `overall` figures with intervals, those of `sites` where the release shows them,
     `subgroups` where these were asked for, `heterogeneity` between hospitals, `risks` for curves, `drift` since the
@@ -35,6 +36,24 @@ class ValidationFigures:
     positive: Value
     model: Method[Any]
     since: str = ""
+
+    def __repr__(self) -> str:
+        figures = "".join(f", {name}={value}" for name, value, _ in self._list_figures()[:3])
+        return f"ValidationFigures({self.model.target} = {self.positive}{figures})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what to look into first, the figures, and what could not be told."""
+        from html import escape  # which a hospital's process needs not, as the next
+
+        from concilium.statistics.results import draw_html
+
+        found = self.metrics
+        alarms = "".join(f"<li><b>{escape(one)}</b></li>" for one in found["alarms"])
+        notes = "".join(f"<p>{escape(one)}</p>" for one in found["notes"])
+        return f"<ul>{alarms}</ul>{draw_html([FIGURE_HEAD, *self._list_figures()])}{notes}"
+
+    def _list_figures(self) -> list[tuple[str, str, str]]:
+        return list_figures(summarise_table(self.table)["overall"], FIGURES)
 
     @property
     def metrics(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def ask_cutoffs(
             continue
         edges = _choose(fine[attribute.name][:, 0], attribute.edges, cutoffs, variance)
         if edges and fewest is not None and not variance:
-            edges = cut_further(fine[attribute.name][1:, 0], attribute.edges, edges, cutoffs, fewest)
+            edges = _cut_further(fine[attribute.name][1:, 0], attribute.edges, edges, cutoffs, fewest)
         if edges:
             chosen[attribute.name] = edges
         else:
@@ -347,7 +347,7 @@ def _choose(
     return tuple(sorted({edges[place - 1] for place in held[after[after < len(held)]].tolist()}))
 
 
-def cut_further(
+def _cut_further(
     cells: NDArray[np.int64],
     edges: Sequence[float],
     chosen: Sequence[float],

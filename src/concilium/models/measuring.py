@@ -145,7 +145,7 @@ def ask_table(
     which is that of all hospitals.
     """
     place = find_place(model, evaluation.positive)
-    edges, risks, called, threshold = choose_bins(
+    edges, risks, called, threshold = _choose_bins(
         model, place, noisy=evaluation.rho is not None, levels=left_out is None
     )
     attributes = {name for one in (model, *(left_out or {}).values()) for name in one.attributes_}
@@ -215,7 +215,7 @@ def find_place(model: Method[Any], positive: Value | None) -> int:
     return labels.index(label(positive))
 
 
-def choose_bins(
+def _choose_bins(
     model: Method[Any], place: int, *, noisy: bool, levels: bool = True
 ) -> tuple[list[float], list[float], int, float]:
     """The edges of risk, what stands for each bin, the first that is predicted positive, and the threshold."""

@@ -9,23 +9,32 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from functools import partial
 from html import escape
+from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import LedgerError, MessageError, ModelError, RecordsError, StudyError
-from concilium.models.explanation import Explanation, annotate, say_open
+from concilium.errors import LedgerError, MessageError, MissingExtra, ModelError, RecordsError, StudyError
+from concilium.models.explanation import (
+    Explanation,
+    annotate,
+    decline,
+    find_outside,
+    say_missing_sites,
+    say_open,
+    say_query,
+    warn_outside,
+)
 from concilium.models.follow_up import Followed, know_by_horizon
 from concilium.models.model_file import save, write
 from concilium.models.pictures import Picture
-from concilium.models.population import decline, find_outside, say_missing_sites, say_query, warn_outside
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients, as_plain, read_patient
 from concilium.models.private_start import CLASSES, WORDS, share_of_start, states_attributes
 from concilium.models.threshold import CallingRule, Decided, choose, parse, say_decided
@@ -51,6 +60,9 @@ from concilium.records.patients import Patients
 from concilium.records.query import Query
 from concilium.records.series_times import read_duration
 from concilium.registry import RELEASES, load
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 def _read_query(value: Any) -> str:
@@ -216,6 +228,7 @@ class Method(Proposal[B]):
     body_type         what its model file holds
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
+    tells_apart       whether what it says depends on the patient; of a table of the population it does not
     predicts_numbers  whether it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
@@ -227,6 +240,7 @@ class Method(Proposal[B]):
     releases: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
+    tells_apart: ClassVar[bool] = True
     predicts_numbers: ClassVar[bool] = False
     reads_courses: ClassVar[bool] = False
     follows_time: ClassVar[bool] = False
@@ -597,6 +611,27 @@ class Method(Proposal[B]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """The model as SVG by name, fit for a page or `whole`; none where there is nothing to draw."""
         return {}
+
+    def list_terms(self) -> Sequence[Any]:
+        """The terms of the model with their figures, one object each; none where it is not made of terms."""
+        return ()
+
+    def table(self) -> DataFrame:
+        """The model with all its numbers as a pandas DataFrame: a row for each term, rule or figure."""
+        terms, text = self.list_terms(), self.to_csv()
+        if not terms and not text:
+            raise ModelError(f"{self.called} is no table; print(model.text()) shows it")
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("notebook", "a table as a DataFrame") from None
+        if not terms:  # a group may be named "None"
+            read = pandas.read_csv(StringIO(text), na_values=[""], keep_default_na=False)
+            return read.rename(columns={"Unnamed: 0": ""})
+        columns = getattr(terms[0], "__struct_fields__", None) or [one.name for one in fields(terms[0])]
+        return pandas.DataFrame(
+            [[getattr(term, each) for each in columns] for term in terms], columns=columns
+        )
 
     def rows(self) -> list[list[str]]:
         """The model in words as rows of a table, the head first; none where it is no table."""

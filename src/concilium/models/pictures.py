@@ -19,6 +19,10 @@ class Picture(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        title = re.search("<title>(.*?)</title>", self)
+        return f"<SVG picture: {title[1] if title else 'no title'}; print() shows its text>"
+
     def _repr_svg_(self) -> str:
         return str(self)
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from concilium.errors import HouseError
+from concilium.errors import HouseError, StudyError
 from concilium.models.grid import (
     ALIKE,
     ALIKE_TEXT,
@@ -31,7 +31,14 @@ from concilium.privacy.accounting import PlannedQuestion
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import Conversation, Gaussian, Partners
-from concilium.protocol.schema import AskColumns, say_groups, say_lacking, say_left_out, state_values
+from concilium.protocol.schema import (
+    AskColumns,
+    say_groups,
+    say_lacking,
+    say_left_out,
+    set_against_rest,
+    state_values,
+)
 from concilium.records.columns import Value, label
 from concilium.records.patients import names_patients
 
@@ -68,6 +75,24 @@ DEVIATIONS = 3.0
 NAMES_PATIENTS = "its name says that it identifies patients"
 
 M = TypeVar("M", bound="PrivateMethod[Any]")
+
+
+def find_stated_classes(method: Method[Any], positive: Value | None) -> list[Value]:
+    """What is not predicted and what is: two stated classes, or the positive one against all others."""
+    stated = state_values(_get(method, "values").get(method.target, ()))
+    if positive is None:
+        if len(stated) != 2:
+            raise StudyError(
+                f"a private {type(method).__name__} needs 'positive', or the two classes: "
+                f"values = {{{method.target!r}: [...]}}"
+            )
+        return list(stated)
+    own = state_values([positive])[0]
+    others = [value for value in stated if label(value) != label(own)]
+    if len(others) == len(stated) > 0:
+        said = ", ".join(map(label, stated))
+        raise StudyError(f"'positive' is {label(own)}, but the stated classes are {said}")
+    return [*set_against_rest(own, others)]
 
 
 def states_attributes(method: Method[Any]) -> bool:

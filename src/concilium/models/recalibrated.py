@@ -8,7 +8,7 @@ hospital's patients, may not leave either, and says so on its card.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,10 @@ class AdaptedModel(Method[Any]):
     def rows(self) -> list[list[str]]:
         """That of the model as it was received."""
         return self.origin.rows()
+
+    def list_terms(self) -> Sequence[Any]:
+        """Those of the model as it was received."""
+        return self.origin.list_terms()
 
     def to_pmml(self) -> str:
         """A tree, shapes or rules as a PMML 4.4 document, with adapted chances; ModelError for what has no export."""

@@ -55,7 +55,8 @@ Horizon = Annotated[
     Parameter(
         "a time above 0",
         number(lambda time: 0 < time < 1e15),
-        "predict the risk of the event by this time; None: by the last time of the grid",
+        "predict the risk of the event by this time; None: by the last time of `grid`, or else the last to which a "
+        "tenth of the patients are followed",
     ),
 ]
 RiskHorizon = Annotated[

@@ -302,6 +302,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     budget: Budget | None = None
     work: WorkLimits = WorkLimits()
 
+    def __repr__(self) -> str:
+        """What differs from the default."""
+        default = Policy()
+        stated = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(default, name)]
+        return f"Policy({', '.join(f'{name}={getattr(self, name)!r}' for name in stated)})"
+
     def __post_init__(self) -> None:
         for name, kind in _list_types():
             try:

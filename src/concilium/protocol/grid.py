@@ -96,7 +96,7 @@ def _find_half_months(low: float, high: float) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=2)
-def list_edges(*, is_date: bool) -> NDArray[np.float64]:
+def _list_edges(*, is_date: bool) -> NDArray[np.float64]:
     """All edges of the grid, in order."""
     if is_date:
         return np.array(DAYS)
@@ -162,7 +162,7 @@ class GridCodes:
 
     @classmethod
     def place(cls, values: NDArray[np.float64], *, is_date: bool, room: Path | None = None) -> GridCodes:
-        edges = list_edges(is_date=is_date)
+        edges = _list_edges(is_date=is_date)
         if is_large(len(values)):
             codes = fill_room(
                 len(values),
@@ -207,7 +207,7 @@ class GridCodes:
         places = np.searchsorted(reached, ranks) + first - 3
         if places[0] < 0:  # below the grid
             return None
-        first_quartile, median, third_quartile = list_edges(is_date=self.is_date)[places].tolist()
+        first_quartile, median, third_quartile = _list_edges(is_date=self.is_date)[places].tolist()
         return (first_quartile, median, third_quartile) if first_quartile > 0 else None
 
     def _accumulate(self, rows: NDArray[np.int32] | None) -> tuple[int, NDArray[np.int64]]:
@@ -265,7 +265,7 @@ def _find_cell_ends(grid: Grid, is_date: bool) -> NDArray[np.intp]:
 def _find_ends(edges: tuple[float, ...], is_date: bool) -> NDArray[np.intp] | None:
     """Where the codes between these edges begin and end among those of the grid, missing first; None where an edge is
     not on the grid."""
-    grid = list_edges(is_date=is_date)
+    grid = _list_edges(is_date=is_date)
     wanted = np.asarray(edges, dtype=np.float64)
     places = np.searchsorted(grid, wanted)
     if (places == len(grid)).any() or (grid[places] != wanted).any():
@@ -334,7 +334,7 @@ def _fill_codes(
 def _find_grid_buckets() -> tuple[NDArray[np.uint16], NDArray[np.float64], int]:
     """For each bucket of sizes, of numbers above and then below zero: the code of its least number, and the edge within
     it (NaN: none), from which the code is one more; and the first bucket. Its first and last are all that is beyond."""
-    edges = list_edges(is_date=False)
+    edges = _list_edges(is_date=False)
     above = edges[edges > 0]
     low, high = (above[[0, -1]].view(np.int64) >> GRID_SHIFT).tolist()
     ends = (np.arange(low, high + 2, dtype=np.int64) << GRID_SHIFT).view(np.float64)

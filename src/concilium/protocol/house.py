@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from concilium.errors import HouseError, MaskError, StudyError
+from concilium.errors import HouseError, MaskError, StudyError, name_some
 from concilium.ledger.chain import Head
 from concilium.privacy.identity import Identity
 from concilium.protocol.card import Card
@@ -140,6 +140,9 @@ class House:
         self._some: tuple[str, ...] | None = None
         self._recall()
 
+    def __repr__(self) -> str:
+        return f"House({len(self.names)} site{'' if len(self.names) == 1 else 's'}: {name_some(self.names)})"
+
     @classmethod
     def of(cls, sites: House | Mapping[str, Any] | Iterable[Any]) -> House:
         """A house as it is, or one of these sites: by name, or in a list; a table or a file is a site of its own."""
@@ -243,7 +246,7 @@ class House:
 def _open_site(name: str, one: Any) -> Answering:
     """A site as it is, or one of this table: a data frame, records, patients, or a file. That is a simulation, which
     holds out the same patients each time."""
-    if isinstance(one, str | Path) or is_frame(one):
+    if isinstance(one, str | Path) or is_frame(one) or hasattr(one, "__arrow_c_stream__"):
         one = Records.read(one)
     return Site(name, one, division_key=SIMULATION_KEY) if isinstance(one, Records | Patients) else one
 

@@ -50,7 +50,7 @@ class Joined(Reply, frozen=True):
     key: StudyKey
 
 
-class Done(Reply, frozen=True):
+class _Done(Reply, frozen=True):
     """Nothing but that it was done."""
 
 
@@ -152,7 +152,7 @@ class Memberships:
                     self._memberships.pop(study, None)
             case _:
                 raise MaskError(f"{step.kind!r} sets nothing up")
-        return Done()
+        return _Done()
 
     def check(self, manifest: Manifest) -> None:
         """MaskError unless we would take part with these participants: pinned all, and enough of them."""

@@ -205,7 +205,7 @@ def find_signed(reply: Answer | Refusal) -> bytes:
     return statement(purpose, hashlib.sha256(content).digest())
 
 
-def write_signed(reply: Answer | Refusal, identity: Identity) -> bytes:
+def _write_signed(reply: Answer | Refusal, identity: Identity) -> bytes:
     """A reply as bytes, signed by the identity that it names."""
     return encode(msgspec.structs.replace(reply, signature=identity.sign(find_signed(reply))))
 
@@ -230,7 +230,7 @@ def write_answer(
         identity=identity.public,
         below=below,
     )
-    return write_signed(answer, identity)
+    return _write_signed(answer, identity)
 
 
 def write_refusal(
@@ -258,7 +258,7 @@ def write_refusal(
         would_fit=would_fit,
         identity=identity.public,
     )
-    return write_signed(refusal, identity)
+    return _write_signed(refusal, identity)
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -23,6 +23,7 @@ from concilium.protocol.releases.release import Release
 from concilium.protocol.terms import Draft
 from concilium.records.patients import PatientPart
 from concilium.records.query import Query
+from concilium.records.query_reading import read_query
 
 
 class Proposal(Parametrised, ABC, Generic[B]):
@@ -202,7 +203,10 @@ class Proposal(Parametrised, ABC, Generic[B]):
 
         `fit({"north": frame, "south": "south.csv"})` makes a site of every table.
         """
-        self.take(*House.of(house).learn(self.draft(), self.converse))
+        house = House.of(house)
+        # In the values of the dictionary, before anybody is asked; what is asked is what the model then says.
+        self.__dict__["query"] = read_query(self.query, house.dictionary.entries)
+        self.take(*house.learn(self.draft(), self.converse))
         return self
 
     def take(self, body: B, card: Card) -> None:

@@ -38,7 +38,7 @@ class Relay(Step, frozen=True, kw_only=True):
     messages: dict[str, bytes]
 
 
-class Relayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Relayed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What they replied, and why some did not."""
 
     replies: dict[str, bytes]
@@ -52,7 +52,7 @@ def pass_on(relay: Relay, transport: Transport, timeout: float) -> bytes:
     silent = {name: "there is no such hospital in the region" for name in relay.messages if name not in known}
     silent |= {name: "no answer" for name, reply in asked.items() if isinstance(reply, Silence)}
     replies = {name: reply for name, reply in asked.items() if not isinstance(reply, Silence)}
-    return encode(Relayed(replies, silent))
+    return encode(_Relayed(replies, silent))
 
 
 def ask_through(
@@ -99,9 +99,9 @@ def _unpack(
         replies[first] = reply
         return
     try:
-        relayed = Relayed({}, {}) if isinstance(reply, Silence) else decode(reply, Relayed)
+        relayed = _Relayed({}, {}) if isinstance(reply, Silence) else decode(reply, _Relayed)
     except MessageError:  # as a region refuses, or says what is none of this
-        relayed = Relayed({}, {})
+        relayed = _Relayed({}, {})
     for step, below in _branch(inside).items():
         if step in relayed.replies:
             _unpack(step, relayed.replies[step], below, replies)

@@ -64,7 +64,7 @@ BatchReader: TypeAlias = "Callable[[Sequence[str]], Iterator[pyarrow.RecordBatch
 """From the names of some columns to their cells, in the order of the rows. It may be called more than once."""
 
 
-class Keeper(Protocol):
+class _Keeper(Protocol):
     """What keeps columns where they do not fit in memory (column_store.py)."""
 
     def code_batches(
@@ -79,7 +79,7 @@ class Keeper(Protocol):
 
 
 # Every source ends in `code_batches`, so that none has to hand this on.
-KEEPER: ContextVar[Keeper | None] = ContextVar("KEEPER", default=None)
+KEEPER: ContextVar[_Keeper | None] = ContextVar("KEEPER", default=None)
 
 FEW_TEXTS = 256  # with more distinct texts than this, a column may be one of measurements
 FIRST_ROWS = 512  # rows coded before it is looked at how many texts there are

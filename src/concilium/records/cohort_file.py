@@ -50,6 +50,7 @@ KINDS: tuple[Kind, ...] = ("condition", "drug", "procedure", "measurement", "obs
 VALUED = ("measurement", "observation")
 OF_EVENTS, OF_VALUES = ("any", "count"), ("latest", "mean", "min", "max")
 SEXES = ("female", "male")
+COUNTED = ("days", "at_least")  # keys of an event that is there or not
 
 LARGEST_CONCEPT = 2**53
 MOST_DAYS = 100_000
@@ -194,7 +195,10 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise StudyError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: is not a TOML file: {error}") from None
+        why = "" if isinstance(error, UnicodeDecodeError) else f" ({error})"
+        raise StudyError(
+            f"{path}: is not a TOML file{why}; a cohort file says who the patients of a database are (docs/omop.md)"
+        ) from None
 
 
 def _locate(made: CohortFile, path: Path, source: Mapping[str, Any]) -> CohortFile:
@@ -398,9 +402,7 @@ class _SectionReader:
 
     def _conditions(self, key: str, given: object) -> tuple[Event, ...]:
         listed = given if isinstance(given, list) else [given]
-        return tuple(
-            self._event(f"[cohort] {key}", one, (-MOST_DAYS, 0), ("days", "at_least")) for one in listed
-        )
+        return tuple(self._event(f"[cohort] {key}", one, (-MOST_DAYS, 0), COUNTED) for one in listed)
 
     def outcome(self, given: object) -> CohortOutcome:
         if not isinstance(given, dict):
@@ -437,12 +439,16 @@ class _SectionReader:
                 f"{{ condition = 80180, days = [-365, 0] }}; got {_say(given)}"
             )
         own = ("take", "unit", "without_unit", "molar_mass")
-        event = self._event(where, {k: v for k, v in given.items() if k not in own}, (-365, 0), ("days",))
+        event = self._event(where, {k: v for k, v in given.items() if k not in own}, (-365, 0), COUNTED)
         take = given.get("take", "latest" if event.kind == "measurement" else "any")
         allowed = (*OF_EVENTS, *(OF_VALUES if event.kind in VALUED else ()))
         if take not in allowed:
             raise StudyError(
                 f"{self.path}: {where} take must be one of {', '.join(allowed)}; got {_say(take)}"
+            )
+        if take != "any" and "at_least" in given:
+            raise StudyError(
+                f"{self.path}: {where} at_least is for yes or no, and take = {take!r} is a number; leave one out"
             )
         units = {key: _text(self.path, f"{where} {key}", given[key]) for key in own[1:3] if key in given}
         if take in OF_EVENTS and (units or "molar_mass" in given):
@@ -519,9 +525,8 @@ class _SectionReader:
             return None
         if isinstance(given, str):
             if given not in self.sets:
-                raise StudyError(
-                    f"{self.path}: {where} names {given!r}, which is not under [concepts]{nearest(given, self.sets)}"
-                )
+                hint = nearest(given, self.sets) or "; write its OMOP ids there, as in celecoxib = 1118084"
+                raise StudyError(f"{self.path}: {where} names {given!r}, which is not under [concepts]{hint}")
             return self.sets[given]
         ids = _read_ids(self.path, where, given)
         return ConceptSet("concept " + " and ".join(map(str, ids)), ids)

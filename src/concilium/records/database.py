@@ -16,6 +16,9 @@ from concilium.records.coding import Place, ReadingKind, Schema, plan_reading, s
 from concilium.records.columns import EXACT, Column
 from concilium.records.grammar import tidy_moment
 
+OMOP_TABLES = {"person", "observation_period"}
+"""What tells a database in the OMOP Common Data Model from others."""
+
 
 def find_table(table: str | None, tables: list[tuple[str, str]], usual: str, source: str) -> tuple[str, str]:
     """The schema and name of the table meant; a name without a schema is looked for in the usual one."""
@@ -29,6 +32,13 @@ def find_table(table: str | None, tables: list[tuple[str, str]], usual: str, sou
     if table is None:
         if len(tables) == 1:
             return tables[0]
+        if {name.lower() for _, name in tables} >= OMOP_TABLES:
+            raise RecordsError(
+                f"{source}: is an OMOP database, which has a patient in many tables. Say in a file, such as "
+                f'patients.toml, where it is ([source] omop = "..."), who is in ([cohort] entry = {{ condition = '
+                '4027663 }) and what is known of them ([covariates] age = "age"), and read that file (docs/omop.md); '
+                "or say which table to read with table=..., such as person"
+            )
         raise RecordsError(f"{source}: say which table to read with table=...; there are: {listing}")
     for spelling in (table, table.removeprefix(f"{usual}.")):
         if spelling in twice:  # as the table "a.b" of the usual schema and the table "b" of the schema "a"

@@ -27,6 +27,7 @@ from concilium.records.grammar import canonical, read_number, read_text
 MOST_ATTRIBUTES = 2000
 MOST_VALUES = 1000
 MOST_TEXT = 200
+MOST_CODES = 1000  # characters of an attribute's codes in one system
 MOST_BYTES = 1 << 17
 CUTS = 10  # into so many parts at most a plausible range is cut, where no bins are given
 STEPS = (1.0, 2.0, 5.0, 10.0)
@@ -193,6 +194,14 @@ class Dictionary:
         )
 
 
+def draft_entries(values: Mapping[str, Sequence[Value]]) -> dict[str, DictionaryEntry]:
+    """Entries of codes of which only the values are known."""
+    return {
+        name: DictionaryEntry(type="code", values={label(one): "" for one in listed})
+        for name, listed in values.items()
+    }
+
+
 class _Terms(msgspec.Struct):
     dictionary: dict[str, DictionaryEntry] = {}
 
@@ -292,7 +301,10 @@ def _read_entry(where: str, section: object) -> DictionaryEntry:
     if "values" in plain:
         plain["values"] = _read_values(where, plain["values"], kind == "text")
     if isinstance(plain.get("codes"), dict):
-        plain["codes"] = {str(system): str(code) for system, code in plain["codes"].items()}
+        plain["codes"] = {
+            str(system): ", ".join(map(str, codes if isinstance(codes, list) else [codes]))
+            for system, codes in plain["codes"].items()
+        }
     if isinstance(plain.get("absent"), int | float | bool):
         plain["absent"] = label(plain["absent"])
     try:
@@ -330,10 +342,11 @@ def _check_entry(where: str, entry: DictionaryEntry) -> None:
         *entry.values,
         *entry.values.values(),
         *entry.codes,
-        *entry.codes.values(),
     ]
     if any(len(text) > MOST_TEXT or not text.isprintable() for text in texts):
         raise StudyError(f"{where}: texts have at most {MOST_TEXT} printable characters")
+    if any(len(text) > MOST_CODES or not text.isprintable() for text in entry.codes.values()):
+        raise StudyError(f"{where}: codes of one system have at most {MOST_CODES:,} printable characters")
     if len(entry.values) > MOST_VALUES:
         raise StudyError(f"{where}: at most {MOST_VALUES} values are listed; these are {len(entry.values)}")
     if entry.absent and not entry.codes:

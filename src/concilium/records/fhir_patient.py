@@ -3,8 +3,9 @@
 An entry's `codes` say what an attribute is called elsewhere: `codes = { loinc = "2093-3, 14647-2" }`. Observations,
 their components, conditions and medications are found by code system and code; the latest one counts. A condition with
 a code, or with a longer one of the same ICD class, and a medication that is taken mean yes. Without one the attribute
-is missing, since a record that is silent says nothing, unless the entry says what that means (`absent = 0`). Age and
-sex are read of the Patient, for attributes with these names, or with `codes = { fhir = "birthDate" }`.
+is missing, since a record that is silent says nothing, unless the entry says what that means (`absent = 0`). A
+condition that is over (resolved) is named and not used, and is no silence; nor are conditions of other code systems.
+Age and sex are read of the Patient, for attributes with these names, or with `codes = { fhir = "birthDate" }`.
 
 No text of a bundle is quoted in an error: only paths in it.
 """
@@ -23,6 +24,7 @@ from concilium.records.columns import say_plain
 from concilium.records.dictionary import DictionaryEntry
 from concilium.records.fhir_resources import (
     NEVER,
+    OF_DRUGS,
     OIDS,
     SYSTEMS,
     VOID,
@@ -146,12 +148,19 @@ def read_resources(
             values[name], used[name] = True, "selected order"
             continue
         found = sorted(_find(about, codes, day, named), key=lambda one: one[0])
+        if not found and (over := [one.day for one in about if _is_over(one, codes, day)]):
+            unread[name] = f"Condition{_say_day(max(over))} is over"
+            continue
         if not found:
-            if entry is not None and entry.absent and (searched is None or name in searched):
+            if entry is None or not entry.absent or (searched is not None and name not in searched):
+                continue
+            if other := _find_other_codes(about, codes, named):
+                unread[name] = f"{other}, and none has a code of its code system"
+            else:
                 values[name], used[name] = entry.absent, "nothing recorded"
             continue
         when, kind, value = found[-1]
-        where = f"{kind} of {when}" if when else f"{kind} without a date"
+        where = f"{kind}{_say_day(when)}"
         if value is None:
             unread[name] = f"{where} has no value, or one with a comparator"
         elif kind != "Condition" and (not when or when < oldest_day):
@@ -169,13 +178,18 @@ def find_element(name: str, entry: DictionaryEntry | None) -> str:
 
 
 def list_codes(entry: DictionaryEntry | None) -> dict[str, frozenset[str]]:
-    """The codes of an attribute by the address of their system."""
+    """The codes of an attribute by the address of their system; what is no system of FHIR is left out."""
     codes = {} if entry is None else entry.codes
     return {
         SYSTEMS.get(key, key): frozenset(one.strip() for one in listed.split(","))
         for key, listed in codes.items()
-        if key != "fhir"
+        if is_system(key)
     }
+
+
+def is_system(key: str) -> bool:
+    """Whether a key of `codes` is a code system that FHIR resources may have: its name here, or its address."""
+    return key in SYSTEMS or "://" in key or key.startswith("urn:")
 
 
 def list_resources(document: Mapping[str, Any], where: str) -> list[Any]:
@@ -239,13 +253,43 @@ def _find(
             if one.status not in NOT_TAKEN and _has(_find_drug(one, named), codes):
                 yield when, "Medication", True
         elif isinstance(one, Condition):
-            states = {_find_code(one.clinical_status), _find_code(one.verification_status)}
-            if _has(one.code, codes, longer=True) and not states & {*VOID, *OVER}:
-                yield when, "Condition", "refuted" not in states
+            verified, over = _find_code(one.verification_status), _find_code(one.clinical_status) in OVER
+            if _has(one.code, codes, longer=True) and not over and verified not in VOID:
+                yield when, "Condition", verified != "refuted"
         elif isinstance(one, Observation) and one.status not in VOID:
             for part in (one, *one.component):
                 if _has(part.code, codes):
                     yield when, "Observation", _read_value(part)
+
+
+def _is_over(resource: Any, codes: Mapping[str, frozenset[str]], day: date) -> bool:
+    """Whether it is a condition that the patient had and has no more: it is neither a yes nor a no of today."""
+    return (
+        isinstance(resource, Condition)
+        and resource.day <= day.isoformat()
+        and _find_code(resource.clinical_status) in OVER
+        and _find_code(resource.verification_status) not in NEVER
+        and _has(resource.code, codes, longer=True)
+    )
+
+
+def _find_other_codes(
+    resources: Sequence[Any], codes: Mapping[str, frozenset[str]], named: Mapping[str, Concept]
+) -> str:
+    """That medications, or conditions, are there and coded by other systems only: then nothing found says nothing."""
+    drugs = bool(codes.keys() & OF_DRUGS)
+    if drugs:
+        concepts = [_find_drug(one, named) for one in resources if isinstance(one, Drug)]
+    else:
+        concepts = [one.code for one in resources if isinstance(one, Condition)]
+    systems = {OIDS.get(one.system, one.system) for concept in concepts for one in concept.coding}
+    if not concepts or systems & codes.keys():
+        return ""
+    return "medications are recorded" if drugs else "conditions are recorded"
+
+
+def _say_day(day: str) -> str:
+    return f" of {day}" if day else " without a date"
 
 
 def _find_drug(drug: Drug, named: Mapping[str, Concept]) -> Concept:

@@ -24,6 +24,9 @@ SYSTEMS = {
 }
 """What a dictionary or a cohort file calls the code systems of FHIR. Another one is written as its address."""
 
+OF_DRUGS = frozenset(SYSTEMS[name] for name in ("rxnorm", "atc", "ndc", "cvx"))
+"""The code systems of medications."""
+
 OIDS = {
     "urn:oid:2.16.840.1.113883.6.1": SYSTEMS["loinc"],
     "urn:oid:2.16.840.1.113883.6.96": SYSTEMS["snomed"],

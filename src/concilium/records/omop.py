@@ -48,6 +48,17 @@ MALE, FEMALE, OTHER = 8507, 8532, 8521
 SEX_OF = {MALE: "male", FEMALE: "female", OTHER: "other"}
 EPOCH = date(1970, 1, 1).toordinal()
 DOMAIN_LETTERS = 3  # of a domain that tell it from others: `Condition/Meas` is of two
+VOCABULARIES = {
+    "SNOMED": "snomed",
+    "LOINC": "loinc",
+    "RxNorm": "rxnorm",
+    "ATC": "atc",
+    "CVX": "cvx",
+    "ICD10": "icd10",
+    "ICD10CM": "icd10cm",
+    "ICD10GM": "icd10gm",
+}
+"""What OMOP calls the code systems that resources of a FHIR patient may have."""
 DOMAINS_OF = {"observation": None, "death": None}  # what is observed may be of any domain
 
 
@@ -59,12 +70,13 @@ def read_tables(file: CohortFile, names: Iterable[str]) -> dict[str, pyarrow.Tab
         return {name: makers[name]() for name in names}
 
 
-def find_labels(file: CohortFile) -> dict[str, str]:
-    """What the vocabulary calls each column, of which one concept is looked for."""
+def find_words(file: CohortFile) -> tuple[dict[str, str], dict[str, dict[str, list[str]]]]:
+    """What the vocabulary says: the label of each column for which one concept is looked for; and of each concept set
+    the codes of FHIR's code systems, of its own concepts first, and then of those below them."""
     if file.fhir:
-        return {}
+        return {}, {}
     with _open(file) as reading:
-        return reading.labels()
+        return reading.labels(), reading.codes_of_sets()
 
 
 @contextmanager
@@ -184,9 +196,12 @@ class _CohortReading:
                 listed = ", ".join(sorted(held)[:10]) or "none"
                 raise RecordsError(f"{name}: there is no schema {schema!r}; there are: {listed}")
             if table not in held[key]:
+                other = next((one for one in sorted(held) if table in held[one]), "")
+                named = "vocabulary" if table in VOCABULARY_TABLES else "schema"
+                hint = f'{other!r} has one: write {named} = "{other}" under [source]' if other else ""
                 raise RecordsError(
                     f"{name}: schema {schema!r} has no table {table!r} that can be read, and the cohort file needs it; "
-                    "is it the schema of the CDM, and may this user SELECT from it?"
+                    + (hint or "is it the schema of the CDM, and may this user SELECT from it?")
                 )
             lacking = sorted(set(columns) - held[key][table])
             if lacking:
@@ -250,6 +265,18 @@ class _CohortReading:
         ids, titles, *_ = self._ask(self.statements.concepts(wanted))
         known = dict(zip(ids, titles, strict=True))
         return {name: str(known[ids[0]]) for name, ids in of.items() if len(ids) == 1 and ids[0] in known}
+
+    def codes_of_sets(self) -> dict[str, dict[str, list[str]]]:
+        """By concept set and code system, the codes that the vocabulary has."""
+        sets, found = list(self.file.sets.values()), dict[str, dict[str, list[str]]]()
+        rows = zip(*self._ask(self.statements.codes_of_sets(VOCABULARIES)), strict=True)
+        for own, _, vocabulary, code, number in sorted(
+            (concept not in sets[number].omop, concept, vocabulary, str(code), number)
+            for number, concept, vocabulary, code in rows
+        ):
+            del own
+            found.setdefault(sets[number].name, {}).setdefault(VOCABULARIES[vocabulary], []).append(code)
+        return found
 
     # Who
 

@@ -107,6 +107,15 @@ class Statements:
             f" FROM {self._vocabulary('concept')} WHERE concept_id IN ({listed})"
         )
 
+    def codes_of_sets(self, vocabularies: Collection[str]) -> str:
+        """set, concept, vocabulary and code of all that belongs to a set of concepts."""
+        listed = ", ".join(f"'{one}'" for one in vocabularies)
+        return (
+            f"WITH {self._members}\nSELECT CAST(m.set_id AS BIGINT), CAST(c.concept_id AS BIGINT), c.vocabulary_id,"
+            f" c.concept_code FROM members m JOIN {self._vocabulary('concept')} c ON c.concept_id = m.concept_id"
+            f" WHERE c.vocabulary_id IN ({listed})"
+        )
+
     def units(self) -> str:
         return (
             f"SELECT CAST(concept_id AS BIGINT), concept_code FROM {self._vocabulary('concept')}"

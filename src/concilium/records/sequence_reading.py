@@ -76,7 +76,7 @@ def read_sequences(
     events = np.flatnonzero(~lacking_code)
     events = events[np.argsort(row_of[events], kind="stable")]
     counts = np.bincount(row_of[events], minlength=len(present))
-    days = times[events] if kind in (NUMBER, None) else count_days(times[events])
+    days = times[events] if kind in (NUMBER, None) else _count_days(times[events])
     return Sequences.from_arrays(
         np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
         codes.codes[events].astype(np.int64) - 1,
@@ -332,7 +332,7 @@ def read_lists(
     )
 
 
-def count_days(microseconds: Any) -> Any:
+def _count_days(microseconds: Any) -> Any:
     """Days, to the millisecond, which they keep through all centuries: what is written is read back the same."""
     return np.rint(np.asarray(microseconds) / 1000) / MILLISECONDS
 
@@ -351,7 +351,7 @@ def _read_time(value: Any) -> tuple[float, int]:
         return np.nan, NO_TIME
     number, kind = read_moment(value)
     if kind != NUMBER:
-        return float(count_days(number)), kind
+        return float(_count_days(number)), kind
     return (number, kind) if abs(number) < MOST_DAYS else (np.nan, NO_TIME)
 
 

@@ -68,7 +68,7 @@ def read_columns(
         )
     address = os.fspath(source)
     if is_cohort_file(source):
-        return read_cohort(address, table, schema, tokens)
+        return _read_cohort(address, table, schema, tokens)
     if "://" in address:
         return _read_server(address, table, schema, tokens)
     path = Path(address)
@@ -101,7 +101,7 @@ def read_columns(
     return read_parquet(path, schema, tokens)
 
 
-def read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
+def _read_cohort(path: str, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a table that a cohort file makes of an OMOP database, or of FHIR resources."""
     from concilium.records.omop import choose_table, read_tables
     from concilium.records.relation import scan_table

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import MissingExtra, RecordsError
 from concilium.records.clinical_ranges import find_range
+from concilium.records.grammar import read_number
 
 DIGITS = 10
 """Significant digits that a converted number keeps: 98.6 °F is 37 °C, not 37.00000000000006."""
@@ -37,6 +38,12 @@ UNCLEAR = (
 """What one writes for another than is read: 10E9/L is 10*10/L for a computer, and UCUM has no decimals. And powers that
 would take forever: the unit of a dictionary is a stranger's text."""
 LONGEST = 60
+OTHER_UNITS = (
+    "mmol/l", "umol/l", "nmol/l", "mg/dl", "g/dl", "g/l", "mg/l", "ug/l", "ng/ml", "degC", "degF", "kelvin", "kg", "g",
+    "pound", "m", "cm", "mm", "inch", "foot", "mmHg", "kPa", "year", "month", "week", "day", "hour", "minute", "second",
+    "1/l", "1/ul", "10^9/l", "percent", "dimensionless",
+)  # fmt: skip
+"""What a number may have been measured in instead; pint says which of them go with the dictionary's unit."""
 
 
 def convert(
@@ -69,6 +76,40 @@ def convert(
             hint = "; K is kelvin: thousands in a microlitre are 10*3/uL"
         raise RecordsError(f"{where}: {unit} cannot be converted to {to}{hint}") from None
     return _round(np.asarray(converted.magnitude, dtype=np.float64) / target_scale)
+
+
+def read_amount(text: str, unit: str, where: str, molar_mass: float | None = None) -> float:
+    """A number, or a number and its unit (`6.2 mmol/l`), in this unit; RecordsError where it is neither."""
+    amount, _, given = text.strip().partition(" ")
+    number = read_number(amount)
+    if number is None:
+        raise RecordsError(f"{where} must be a number{f' in {unit}' if unit else ''}; got {text!r}")
+    if not given or given.strip().casefold() == unit.casefold():
+        return number
+    if not unit:
+        raise RecordsError(
+            f"{where} has the unit {given!r}, and the dictionary says none: give the number alone"
+        )
+    return float(convert(np.array([number]), given.strip(), unit, where, molar_mass)[0])
+
+
+def find_likely_units(
+    number: float, unit: str, plausible: tuple[float, float], molar_mass: float | None = None
+) -> list[str]:
+    """Units in which a number would be plausible that is not in its own; none where nothing converts them."""
+    if not unit:
+        return []
+    found = []
+    for other in OTHER_UNITS:
+        try:
+            size = float(convert(np.array([number]), other, unit, "", molar_mass)[0])
+        except MissingExtra:
+            return []
+        except RecordsError:
+            continue
+        if other.casefold() != unit.casefold() and plausible[0] <= size <= plausible[1] and size != number:
+            found.append(other)
+    return found[:3]
 
 
 def _import_ucum() -> Any:

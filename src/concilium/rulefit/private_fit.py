@@ -24,8 +24,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.intervals import WITHIN_95
+from concilium.models.private_choice import find_better
 from concilium.models.private_descent import descend, find_covariance
-from concilium.models.private_start import plan_start, start, states_attributes, states_classes
+from concilium.models.private_start import (
+    find_stated_classes,
+    plan_start,
+    start,
+    states_attributes,
+    states_classes,
+)
 from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.shares import is_too_small, widen_sensitivity
@@ -33,7 +40,7 @@ from concilium.protocol.attributes import Attribute, choose_cutoffs
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
-from concilium.protocol.schema import say_left_out, set_against_rest, state_values
+from concilium.protocol.schema import say_left_out, state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
 from concilium.rulefit.body import Curve, Outcome, RuleBody, TakenTerm
@@ -148,20 +155,7 @@ class PrivateFit:
     def classes(self) -> list[Value]:
         """What is not predicted and what is: two stated classes, or the positive one against all others."""
         rulefit = self.stated or self.rulefit
-        target, positive = rulefit.target, rulefit.positive
-        stated = state_values(rulefit.values.get(target, ()))
-        if positive is None:
-            if len(stated) != 2:
-                raise StudyError(
-                    f"a private RuleFit needs 'positive', or the two classes: values = {{{target!r}: [...]}}"
-                )
-            return list(stated)
-        own = state_values([positive])[0]
-        labels = [label(value) for value in stated]
-        if labels and label(own) not in labels:
-            raise StudyError(f"'positive' is {label(own)}, but the stated classes are {', '.join(labels)}")
-        others = [value for value in stated if label(value) != label(own)]
-        return [*set_against_rest(own, others)]
+        return find_stated_classes(rulefit, rulefit.positive)
 
     @property
     def attributes(self) -> list[Attribute]:
@@ -178,7 +172,8 @@ class PrivateFit:
     def plan(self) -> Plan:
         """Every question, with what it costs."""
         known = f"{len(self.attributes)} " if states_attributes(self.rulefit) else ""
-        tables = f"tables by class of all {known}attributes"
+        better = find_better(self.rulefit, self.attributes)
+        tables = f"tables by class of all {known}attributes{f' ({better})' if better else ''}"
         gradient = PlannedQuestion("rulefit.gradient", self.rho_of_gradient, "noisy gradients")
         first = PlannedQuestion("counts", self.rho_of_tables, tables)
         return Plan("rho", (*plan_start(self.rulefit), first, *[gradient] * GRADIENTS))
@@ -235,6 +230,7 @@ class PrivateFit:
             CAUTIOUS,
             *said_first,
             *said_of_bins,
+            *filter(None, [find_better(rulefit, self.attributes)]),
         ]
         return Learned(body, warnings=warnings, decision=said)
 

@@ -8,8 +8,9 @@ the paper).
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,15 +128,12 @@ AFTER_SELECTION = (
 )
 
 
-def draw_table(body: RuleBody) -> str:
-    """All of the model in plain text, its most important terms first."""
-    if body.curves:
-        return _draw_private(body)
-    rows, binary = make_table(body), body.outcome.binary
+def _draw_rows(rows: Sequence[Row], *, binary: bool) -> list[str]:
+    """A line for each term, below a line of titles; columns in which nothing is said are left out."""
     effects = [row.odds_ratio if row.adds is None else row.adds for row in rows]
     columns = [
         ("odds ratio" if binary else "adds", [_say_effect(one, binary=binary) for one in effects]),
-        ("95 % CI", [f"{say_interval(row, binary=binary):>15}" for row in rows]),
+        ("95 % CI", [f"{_say_interval(row, binary=binary):>15}" for row in rows]),
         ("folds", ["" if row.selected is None else f"{row.selected:.0%}" for row in rows]),
         ("support", ["" if row.support is None else f"{row.support:.0%}" for row in rows]),
         ("importance", [f"{row.importance:.0f}" for row in rows]),
@@ -145,6 +143,15 @@ def draw_table(body: RuleBody) -> str:
     for place, term in enumerate(["term", *(row.rule for row in rows)] if rows else []):
         cells = [(title, *values)[place].rjust(max(len(title), *map(len, values))) for title, values in told]
         lines.append("  ".join([*cells, term]))
+    return lines
+
+
+def draw_table(body: RuleBody) -> str:
+    """All of the model in plain text, its most important terms first."""
+    if body.curves:
+        return _draw_private(body)
+    rows = make_table(body)
+    lines = _draw_rows(rows, binary=body.outcome.binary)
     lines += say_selected(body)
     if any(not row.is_rule for row in rows):
         lines.append("A linear term is for one standard deviation more.")
@@ -165,7 +172,7 @@ def _draw_private(body: RuleBody) -> str:
     if rules:
         lines.append("rules (drawn at random, of which noise hides the others):")
     lines += [
-        f"  {_say_effect(row.odds_ratio, binary=True):>6}  {say_interval(row, binary=True):>15}         {row.rule}"
+        f"  {_say_effect(row.odds_ratio, binary=True):>6}  {_say_interval(row, binary=True):>15}         {row.rule}"
         for row in rules
     ]
     if body.decided is not None:
@@ -217,7 +224,7 @@ def _say_effect(value: float | None, *, binary: bool) -> str:
     return say_odds(value)
 
 
-def say_interval(row: Row, *, binary: bool) -> str:
+def _say_interval(row: Row, *, binary: bool) -> str:
     """The 95 % confidence interval of a term."""
     if row.low is None or row.high is None:
         return ""
@@ -255,37 +262,63 @@ def explain(
     start = end if nothing else start
     left = _say_undecided(body, undecided, patient, None if nothing else stood_in)
     notes = (*left, *_say_missing(body, patient), *_say_doubt(body))
+    points = np.array([start, end, *reach])
+    say = functools.partial(
+        _say_reasons, body, reasons, nothing=nothing, unsure=bool(undecided), unheard=unheard
+    )
     if body.outcome.binary:
-        base, positive, *ends = probability(np.array([start, end, *reach])).tolist()
-        if (unheard or not columns) and ends and body.mean is not None and body.patients:
-            counted = share_interval(body.mean * body.patients, body.patients, including=positive)
-            ends = list(counted)
-        chances = [1 - positive, positive]
-        place = choose_one(chances, body.classes, body.decided)
-        interval = (ends[0], ends[1]) if ends else None
-        within = "" if interval is None else f"; {say_risk_interval(interval)}"
-        about = "about " if body.curves else ""
-        overall = "" if body.mean is None else f"; base rate {about}{say_share(body.mean)}"
-        answer = f"{body.target} = {label(body.classes[place])}"
-        whose = "" if place else f"{label(body.classes[1])}: "
-        begin = f"{answer} ({whose}{say_risk(positive)}{within}{overall})."
-        return Explanation(
-            body.target,
-            body.classes[place],
-            chances[place],
-            reasons,
-            (
-                begin,
-                *_say_reasons(
-                    body, reasons, say_risk(base), nothing=nothing, unsure=bool(undecided), unheard=unheard
-                ),
-                *notes,
-            ),
-            base,
-            notes=notes,
-            interval=interval if place or interval is None else (1 - interval[1], 1 - interval[0]),
-        )
-    base, number, *ends = body.outcome.unscale(np.array([start, end, *reach])).tolist()
+        return _explain_risk(body, points, reasons, notes, say, counted=unheard or not columns)
+    return _explain_number(body, points, reasons, notes, say)
+
+
+_Say = Callable[[str], list[str]]
+"""From where the prediction starts, in words, to the reasons in sentences."""
+
+
+def _explain_risk(
+    body: RuleBody,
+    points: NDArray[np.float64],
+    reasons: tuple[Reason, ...],
+    notes: tuple[str, ...],
+    say: _Say,
+    *,
+    counted: bool,
+) -> Explanation:
+    """Of a class: `points` are the predictor at the start, for this patient, and at the ends of its interval, if there
+    is one. Where the answer is the share of all patients, the interval is that of a share (`counted`)."""
+    base, positive, *ends = probability(points).tolist()
+    if counted and ends and body.mean is not None and body.patients:
+        ends = list(share_interval(body.mean * body.patients, body.patients, including=positive))
+    chances = [1 - positive, positive]
+    place = choose_one(chances, body.classes, body.decided)
+    interval = (ends[0], ends[1]) if ends else None
+    within = "" if interval is None else f"; {say_risk_interval(interval)}"
+    about = "about " if body.curves else ""
+    overall = "" if body.mean is None else f"; base rate {about}{say_share(body.mean)}"
+    answer = f"{body.target} = {label(body.classes[place])}"
+    whose = "" if place else f"{label(body.classes[1])}: "
+    begin = f"{answer} ({whose}{say_risk(positive)}{within}{overall})."
+    return Explanation(
+        body.target,
+        body.classes[place],
+        chances[place],
+        reasons,
+        (begin, *say(say_risk(base)), *notes),
+        base,
+        notes=notes,
+        interval=interval if place or interval is None else (1 - interval[1], 1 - interval[0]),
+    )
+
+
+def _explain_number(
+    body: RuleBody,
+    points: NDArray[np.float64],
+    reasons: tuple[Reason, ...],
+    notes: tuple[str, ...],
+    say: _Say,
+) -> Explanation:
+    """Of a number; `points` as of a risk."""
+    base, number, *ends = body.outcome.unscale(points).tolist()
     within = f" (95% interval of the mean {say_number(ends[0])} to {say_number(ends[1])})" if ends else ""
     overall = "" if body.mean is None else f"; mean {say_number(body.mean)}"
     begin = f"{body.target} = {say_number(number)}{within}{overall}."
@@ -294,13 +327,7 @@ def explain(
         number,
         None,
         reasons,
-        (
-            begin,
-            *_say_reasons(
-                body, reasons, say_number(base), nothing=nothing, unsure=bool(undecided), unheard=unheard
-            ),
-            *notes,
-        ),
+        (begin, *say(say_number(base)), *notes),
         base,
         notes=notes,
         interval=(ends[0], ends[1]) if ends else None,
@@ -431,6 +458,13 @@ def _say_start(body: RuleBody, start: str) -> str:
     return f"Where {' and '.join(either)}, the {kind} is {start}. For this patient:"
 
 
+def _say_no_reason(start: str, *, binary: bool, unsure: bool) -> str:
+    if unsure:
+        return "No rule of the model is known to hold for this patient."
+    kind = "risk" if binary else "mean"
+    return f"No rule of the model holds for this patient. The {kind} of such patients is {start}."
+
+
 def _say_reasons(
     body: RuleBody, reasons: Sequence[Reason], start: str, *, nothing: bool, unsure: bool, unheard: bool
 ) -> list[str]:
@@ -438,15 +472,12 @@ def _say_reasons(
     entered decides a term, or not all do (`unsure`); `unheard`: nothing was entered that any asks for."""
     if not body.taken:
         return [] if _say_doubt(body) else ["The model has no terms: every patient gets this answer."]
-    if nothing:
-        said = f"his is the {'share' if body.outcome.binary else 'mean'} among all patients of the model."
-        return ["T" + said if unheard else "What was entered decides no rule by itself: t" + said]
-    if not reasons and unsure:
-        return ["No rule of the model is known to hold for this patient."]
     binary = body.outcome.binary
+    if nothing:
+        said = f"his is the {'share' if binary else 'mean'} among all patients of the model."
+        return ["T" + said if unheard else "What was entered decides no rule by itself: t" + said]
     if not reasons:
-        kind = "risk" if binary else "mean"
-        return [f"No rule of the model holds for this patient. The {kind} of such patients is {start}."]
+        return [_say_no_reason(start, binary=binary, unsure=unsure)]
     told, hidden, rest = _sort_reasons(body, reasons)
     # The rows of a private model are scaled, each by itself: there is no one number to start at.
     lines = ["Against the mean of all patients:"] if body.curves else [_say_start(body, start)]

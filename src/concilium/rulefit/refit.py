@@ -130,19 +130,24 @@ def refit(
         if not turned:
             break
         columns = [column for column in columns if column not in turned]
-    shares = None
-    if folds:
-        correlated = np.abs(_correlate(sums.hessian)) >= ALIKE
-        place = {column: i for i, column in enumerate(looked_at)}
-        shares = [
-            float(np.mean([any(correlated[place[column], place[one]] for one in fold) for fold in folds]))
-            for column in columns
-        ]
+    shares = _find_shares(sums.hessian, looked_at, columns, folds) if folds else None
     w = shrink(best.w, float(best.means @ best.w[index][1:]), factor)
     w[0] = yield from _settle_intercept(ask, w)
     moved = np.diag([1.0, *(factor for _ in columns)])
     moved[0, 1:] = (1 - factor) * best.means
     return Refitted(columns, w, moved @ best.covariance @ moved.T, shares, held)
+
+
+def _find_shares(
+    hessian: NDArray[np.float64], looked_at: list[int], columns: list[int], folds: Sequence[Sequence[int]]
+) -> list[float]:
+    """In which share of the folds each column was selected, or one that is nearly the same."""
+    correlated = np.abs(_correlate(hessian)) >= ALIKE
+    place = {column: i for i, column in enumerate(looked_at)}
+    return [
+        float(np.mean([any(correlated[place[column], place[one]] for one in fold) for fold in folds]))
+        for column in columns
+    ]
 
 
 def _settle_intercept(ask: AskSums, w: NDArray[np.float64]) -> Conversation[float]:

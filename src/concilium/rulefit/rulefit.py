@@ -451,7 +451,7 @@ class RuleFit(RiskByHorizon[RuleBody]):
         design = build(terms, len(source), source)
         return design.columns(columns), design.ones
 
-    def table(self) -> list[Row]:
+    def list_terms(self) -> list[Row]:
         """Every term in the model, the most important first: rule, odds ratio (or what it adds to a number),
         importance 0-100, support, rates."""
         return make_table(self.body)

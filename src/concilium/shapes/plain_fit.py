@@ -129,7 +129,8 @@ class ShapeFit:
             count_patients=model.way_out.by_site,
         )
         attributes, classes, left_out, grouped = yield from self._settle(seen)
-        directions = self._find_directions(attributes)
+        check_directions(model, attributes)
+        directions = find_directions(model, attributes)
         fit = _Fit(model, attributes, classes[1], directions)
         fit, odds = yield from fit.thin_out()
         tally = None
@@ -197,15 +198,35 @@ class ShapeFit:
             )
         return schema.attributes, model.order_classes(schema.classes.values), dict(schema.left_out), grouped
 
-    def _find_directions(self, attributes: Sequence[Attribute]) -> dict[int, int]:
-        """For each attribute with a direction 1 where its curve rises, and -1 where it falls."""
-        places = {one.name: place for place, one in enumerate(attributes)}
-        directions = {}
-        for name, way in self.model.monotone.items():
-            if name not in places or not attributes[places[name]].numeric:
-                raise StudyError(f"'monotone' names {name!r}, which is no number that all hospitals have")
-            directions[places[name]] = 1 if way == "rising" else -1
-        return directions
+
+def find_directions(model: ShapeModel, attributes: Sequence[Attribute]) -> dict[int, int]:
+    """For each attribute with a direction 1 where its curve rises, and -1 where it falls."""
+    places = {one.name: place for place, one in enumerate(attributes) if one.numeric}
+    return {
+        places[name]: 1 if way == "rising" else -1 for name, way in model.monotone.items() if name in places
+    }
+
+
+def check_directions(model: ShapeModel, attributes: Sequence[Attribute]) -> None:
+    """StudyError unless every direction is that of a number."""
+    unknown = sorted(model.monotone.keys() - {one.name for one in attributes if one.numeric})
+    if unknown:
+        raise StudyError(f"'monotone' names {unknown[0]!r}, which is no number that all hospitals have")
+
+
+def list_rising(
+    terms: Sequence[Cells], attributes: Sequence[Attribute], directions: Mapping[int, int]
+) -> list[tuple[int, int]]:
+    """The cells of which the second may not be below the first, as the study's directions say."""
+    rising = []
+    for term, start in zip(terms, find_starts(terms, attributes), strict=False):
+        way = directions.get(term.attributes[0]) if len(term.attributes) == 1 else None
+        if way is None:
+            continue
+        one = attributes[term.attributes[0]]
+        inner = range(start + one.first, start + one.size - 1)
+        rising += [(at, at + 1) if way > 0 else (at + 1, at) for at in inner]
+    return rising
 
 
 @dataclass(frozen=True)
@@ -326,7 +347,8 @@ class _Fit:
         penalised = penalise(terms, self.attributes)
         for one in penalised:
             one.weights = list((weights or {}).get(one.cells, one.weights))
-        rising, starts = self._list_rising(terms), find_starts(terms, self.attributes)
+        rising = list_rising(terms, self.attributes, self.directions)
+        starts = find_starts(terms, self.attributes)
         fresh, before, lowest = crossed is None, math.inf, math.inf
         base, led_astray, own_gram = beta, False, True
         for step in range(MOST_STEPS):
@@ -356,18 +378,6 @@ class _Fit:
             before = reached
         chosen = {one.cells: tuple(one.weights) for one in penalised}
         return Fitted(terms, Solved(beta, solved.covariance), sums.counts, chosen)
-
-    def _list_rising(self, terms: Sequence[Cells]) -> list[tuple[int, int]]:
-        """The cells of which the second may not be below the first, as the study's directions say."""
-        rising = []
-        for term, start in zip(terms, find_starts(terms, self.attributes), strict=False):
-            way = self.directions.get(term.attributes[0]) if len(term.attributes) == 1 else None
-            if way is None:
-                continue
-            one = self.attributes[term.attributes[0]]
-            inner = range(start + one.first, start + one.size - 1)
-            rising += [(at, at + 1) if way > 0 else (at + 1, at) for at in inner]
-        return rising
 
     def _keep(self, fitted: Fitted, most: int) -> list[Cells]:
         """The terms whose log odds vary over patients, the ones that vary most first."""

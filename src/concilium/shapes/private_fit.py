@@ -11,14 +11,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
-from concilium.models.private_start import plan_start, start, states_attributes, states_classes
+from concilium.models.private_choice import find_better
+from concilium.models.private_start import (
+    find_stated_classes,
+    plan_start,
+    start,
+    states_attributes,
+    states_classes,
+)
 from concilium.models.threshold import decide
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.privacy.shares import is_too_small, widen_sensitivity
@@ -26,20 +33,33 @@ from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.grid import are_days
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
-from concilium.protocol.schema import set_against_rest, state_values
+from concilium.protocol.schema import state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
-from concilium.shapes.cells import Cells, Vector
+from concilium.shapes.cells import Cells, Vector, find_starts
 from concilium.shapes.evidence import Evidence, Matrix, weigh_priors
-from concilium.shapes.plain_fit import make_body
+from concilium.shapes.plain_fit import check_directions, find_directions, list_rising, make_body
+from concilium.shapes.private_pairs import (
+    CROSSED,
+    GROUPS,
+    MOST_PAIRS,
+    NoisyPair,
+    choose_pairs,
+    list_pairs,
+    split_cells,
+    weigh_pairs,
+)
 from concilium.shapes.private_sums import PLACES, AskDirections, Direction
+from concilium.shapes.smoothing import Solved, hold_directions
 
 if TYPE_CHECKING:
     from concilium.shapes.shape_model import ShapeModel
 
-# Of the budget. Chosen on splits of eight data sets that no figure is told of (docs/shapes.md).
+# Of the budget. Chosen on splits of eight data sets that no figure is told of (docs/shapes.md). What products or pairs
+# would cost goes to the later gradients where noise would hide them.
 TABLES, PRODUCTS, FIRST_GRADIENTS = Fraction(30, 100), Fraction(8, 100), Fraction(17, 100)
+PAIRS = Fraction(15, 100)
 FEW, MANY = 2, 4  # gradients: of the first share, and of the rest
 MOST_SHAPES = 40
 COVERED = 0.999  # of the variance of log odds, by the shapes that are kept
@@ -47,9 +67,21 @@ WEIGHT = 0.9  # of p (1 - p): risks differ
 CAP, LEAD = 0.9, 0.3
 MOST_DIRECTIONS, FLATTEN, LEAST_DOUBT = 5, 0.2, 1e-4
 DRIFT = 0.8  # how far an older gradient may be from a new one, as shapes have moved
-# Beyond this noise in a correlation of two shapes its products are not worth their price.
-MOST_NOISE = 0.3
+# Beyond this noise in a correlation of two shapes its products are not worth their price; nor are pairs where noise is
+# more than this part of the weight of a cell.
+MOST_NOISE, MOST_NOISE_OF_PAIRS = 0.3, 0.15
+SHARE = 0.35  # of a pair's cells in a gradient
 LARGEST_STEP = 0.3
+
+
+class _Prices(NamedTuple):
+    """Of tables, products, each first gradient, pairs, and each later gradient."""
+
+    tables: Fraction
+    products: Fraction
+    first: Fraction
+    pairs: Fraction
+    later: Fraction
 
 
 @dataclass(frozen=True)
@@ -62,61 +94,49 @@ class PrivateShapes:
         model = self.model
         if model.epsilon is None:
             raise StudyError("a private ShapeModel needs an 'epsilon', such as 1.0")
-        for name in ("monotone", "max_pairs", "rules"):
-            if getattr(model, name) != model.parameters()[name].kept_default:
-                raise StudyError(
-                    f"a private ShapeModel has no {name!r}: it has curves alone, and noise smooths them"
-                )
-        if is_too_small(min(self.prices)):
+        if model.rules:
+            raise StudyError("a private ShapeModel has no 'rules': it has curves and few pairs")
+        if is_too_small(min(price for price in self.prices if price)):
             raise StudyError(f"an 'epsilon' of {model.epsilon} is too small for any question to be answered")
         if states_classes(model):
-            _ = self.find_classes(model)
+            _ = find_stated_classes(model, model.positive)
         twice = sorted(model.values.keys() & model.bins.keys())
         if twice:
             raise StudyError(f"{twice[0]!r} has both 'values' and 'bins': a ShapeModel needs one of them")
 
     @property
-    def prices(self) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-        """Of tables, of products, of each first gradient and of each later one."""
-        rho = self.model.rho_of_fit
-        rest = 1 - TABLES - PRODUCTS - FIRST_GRADIENTS
-        return rho * TABLES, rho * PRODUCTS, rho * FIRST_GRADIENTS / FEW, rho * rest / MANY
+    def prices(self) -> _Prices:
+        rho, pairs = self.model.rho_of_fit, PAIRS if self.model.max_pairs else Fraction(0)
+        rest = 1 - TABLES - PRODUCTS - FIRST_GRADIENTS - pairs
+        return _Prices(
+            rho * TABLES, rho * PRODUCTS, rho * FIRST_GRADIENTS / FEW, rho * pairs, rho * rest / MANY
+        )
 
     def plan(self) -> Plan:
-        model, (tables, products, first, later) = self.model, self.prices
+        model, prices = self.model, self.prices
         known = f"{len(_list_stated(model))} " if states_attributes(model) else ""
+        better = find_better(model, _list_stated(model))
+        beside = f" ({better})" if better else ""
+        unless = "; where noise would hide it, gradients get its price"
         gradient = "noisy gradients along what is in doubt of the curves"
         questions = [
-            PlannedQuestion("counts", tables, f"tables by class of all {known}attributes"),
-            PlannedQuestion("shapes.directions", products, "how curves overlap, unless noise would hide it"),
-            *[PlannedQuestion("shapes.directions", first, gradient)] * FEW,
-            *[PlannedQuestion("shapes.directions", later, gradient)] * MANY,
+            PlannedQuestion("counts", prices.tables, f"tables by class of all {known}attributes{beside}"),
+            PlannedQuestion("shapes.directions", prices.products, f"how curves overlap{unless}"),
+            *[PlannedQuestion("shapes.directions", prices.first, gradient)] * FEW,
+            *[PlannedQuestion("shapes.directions", prices.pairs, f"what pairs add{unless}")]
+            * bool(prices.pairs),
+            *[PlannedQuestion("shapes.directions", prices.later, gradient)] * MANY,
         ]
         return Plan("rho", (*plan_start(model), *questions))
 
-    @staticmethod
-    def find_classes(model: ShapeModel) -> list[Value]:
-        """What is not predicted and what is: two stated classes, or the positive one against all others."""
-        stated, positive = state_values(model.values.get(model.target, ())), model.positive
-        if positive is None:
-            if len(stated) != 2:
-                raise StudyError(
-                    f"a private ShapeModel needs 'positive', or the two classes: values = {{{model.target!r}: [...]}}"
-                )
-            return list(stated)
-        own = state_values([positive])[0]
-        labels = [label(value) for value in stated]
-        if labels and label(own) not in labels:
-            raise StudyError(f"'positive' is {label(own)}, but the stated classes are {', '.join(labels)}")
-        return [*set_against_rest(own, [value for value in stated if label(value) != label(own)])]
-
     def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
         stated, said_first = yield from start(self.model, partners)
-        classes = self.find_classes(stated)
+        classes = find_stated_classes(stated, stated.positive)
         positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
         attributes = _list_stated(stated)
         if not attributes:
             raise StudyError("a private ShapeModel has at least one attribute")
+        check_directions(stated, attributes)
         fit = _PrivateFit(stated, partners, positive)
         body, patients = yield from fit.learn(attributes, classes, self.prices)
         decided, said = decide(self.model.threshold, classes[1], body.mean)
@@ -125,6 +145,7 @@ class PrivateShapes:
             f"by the noisy tables there are about {patients:.0f} patients, {patients * body.mean:.0f} of them "
             f"{self.model.target} = {label(positive)}",
             *said_first,
+            *filter(None, [find_better(self.model, attributes)]),
         ]
         return Learned(msgspec.structs.replace(body, decided=decided), warnings=warnings, decision=said)
 
@@ -165,9 +186,9 @@ class _PrivateFit:
     positive: Value
 
     def learn(
-        self, attributes: list[Attribute], classes: list[Value], prices: tuple[Fraction, ...]
+        self, attributes: list[Attribute], classes: list[Value], prices: _Prices
     ) -> Conversation[tuple[ShapeBody, float]]:
-        tables, noise = yield from self._ask_tables(attributes, prices[0])
+        tables, noise = yield from self._ask_tables(attributes, prices.tables)
         patients, rate = count_patients(tables)
         weight = rate * (1 - rate) * WEIGHT
         evidence = [
@@ -185,26 +206,26 @@ class _PrivateFit:
             shape.own = slice(end, end + len(shape.shares))
             end += len(shape.shares)
         among = [attributes[shape.place] for shape in kept]
-        overlap = yield from self._ask_products(kept, among, patients, prices[1])
+        overlap = yield from self._ask_products(kept, among, patients, prices.products)
+        left = Fraction(0) if overlap is not None else prices.products
         own = [evidence[shape.place] for shape in kept]
-        state = _State(kept, patients * weight, overlap)
+        state = _State(kept, patients * weight, np.eye(len(kept)) if overlap is None else overlap)
         state.add_tables(
             np.concatenate([one.target for one in own]),
             noise * ((1 - rate) ** 2 + rate**2),
         )
         directions = _find_directions(kept, own)
         state.move_to(np.zeros(end))
-        odds, error = math.log(rate / (1 - rate)), 0.0
-        for price in [prices[2]] * FEW + [prices[3]] * MANY:
-            gradient, lead, variance = yield from self._ask_gradient(among, directions, odds, state, price)
-            spread = variance / LEAD**2
-            step = min(max(lead / state.scale, -LARGEST_STEP), LARGEST_STEP)
-            odds += step * state.scale**2 / (state.scale**2 + 10 * spread)
-            error = spread / state.scale**2 + 1 / state.scale
-            state.add_gradient(directions, gradient, variance)
-            state.weigh_again(own)
-        body = self._tell(among, classes, state, odds, error, rate)
-        return body, patients
+        ask = _Gradients(self, among, directions, state, math.log(rate / (1 - rate)))
+        for _ in range(FEW):
+            yield from ask.step(prices.first, own)
+        pairs = yield from self._ask_pairs(ask, patients, weight, prices.pairs)
+        if pairs is None:
+            left += prices.pairs
+        ask.pairs = pairs or []
+        for _ in range(MANY):
+            yield from ask.step(prices.later + left / MANY, own)
+        return self._tell(classes, ask, rate), patients
 
     def _ask_tables(
         self, attributes: list[Attribute], price: Fraction
@@ -223,15 +244,15 @@ class _PrivateFit:
 
     def _ask_products(
         self, kept: list[_Shape], among: list[Attribute], patients: float, price: Fraction
-    ) -> Conversation[Matrix]:
-        """The correlations of shapes over patients; none where noise would hide them."""
+    ) -> Conversation[Matrix | None]:
+        """The correlations of shapes over patients; None where noise would hide them, and nothing is asked."""
         size = len(kept)
         cap = round(1.1 * math.sqrt(size), 6)
         widened = widen_sensitivity(Fraction(cap) ** 4, size * (size + 1) // 2, PLACES)
         variance = self.partners.variance(price, widened)
         noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES / 2 / patients**2
         if size < 2 or noise > MOST_NOISE**2:
-            return np.eye(size)
+            return None
         total = yield AskDirections(
             query=self.model.query,
             target=self.model.target,
@@ -246,56 +267,125 @@ class _PrivateFit:
         overlap = np.zeros((size, size))
         overlap[np.triu_indices(size)] = upper
         apart = overlap[np.triu_indices(size, 1)] / math.sqrt(2)
-        # Shrunk by what is known of the noise, then made a matrix of correlations again.
-        signal = max(float((apart**2).mean()) - noise, 0.0)
-        overlap = np.eye(size)
-        overlap[np.triu_indices(size, 1)] = apart * signal / (signal + noise)
-        overlap = np.triu(overlap, 1) + np.triu(overlap, 1).T + np.eye(size)
+        # Drawn to their mean by what is known of the noise, then made a matrix of correlations again: heights lie
+        # along risk, so that most correlations are above zero.
+        mean = float(apart.mean())
+        signal = max(float(((apart - mean) ** 2).mean()) - noise, 0.0)
+        overlap = np.zeros((size, size))
+        overlap[np.triu_indices(size, 1)] = mean + (apart - mean) * signal / (signal + noise)
+        overlap += overlap.T + np.eye(size)
         values, vectors = np.linalg.eigh(overlap)
         overlap = (vectors * np.maximum(values, 0.15)) @ vectors.T
         scale = np.sqrt(np.diag(overlap))
         return np.asarray(overlap / np.outer(scale, scale))
 
-    def _ask_gradient(
-        self, among: list[Attribute], directions: list[Direction], odds: float, state: _State, price: Fraction
-    ) -> Conversation[tuple[Vector, float, float]]:
-        """Residuals along the directions and their sum, with the variance of the noise of each number."""
-        widened = widen_sensitivity(Fraction(CAP) ** 2 + Fraction(LEAD) ** 2, len(directions) + 1, PLACES)
-        variance = self.partners.variance(price, widened)
-        total = yield AskDirections(
-            query=self.model.query,
-            target=self.model.target,
-            attributes=tuple(among),
-            positive=self.positive,
-            directions=tuple(directions),
-            cap=CAP,
-            lead=LEAD,
-            intercept=odds,
-            shapes=tuple(tuple(state.beta[one.own].tolist()) for one in state.shapes),
+    def _ask_pairs(
+        self, ask: _Gradients, patients: float, weight: float, price: Fraction
+    ) -> Conversation[list[NoisyPair] | None]:
+        """The pairs that say what curves do not; None where noise would hide them, and nothing is asked."""
+        state, most = ask.state, min(self.model.max_pairs, self.model.max_terms - len(ask.among))
+        free = {
+            place for place, one in enumerate(ask.among) if one.name not in self.model.monotone
+        }  # a direction that a clinician states would not be kept by a pair
+        order = sorted(free, key=lambda place: (-state.find_deviation(place), place))
+        shares = {place: state.shapes[place].shares for place in order[:CROSSED]}
+        cells = list_pairs(ask.among, shares)
+        if not cells or most < 1:
+            return None
+        variance = self.partners.variance(price, widen_sensitivity(Fraction(len(cells)), 0, PLACES))
+        noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES
+        if math.sqrt(noise) > MOST_NOISE_OF_PAIRS * patients * weight / GROUPS**2:
+            return None
+        numbers = sum(one.count(ask.among) for one in cells)
+        variance = self.partners.variance(price, widen_sensitivity(Fraction(len(cells)), numbers, PLACES))
+        total = yield ask.make(variance, pairs=cells, share=1.0)
+        residuals = split_cells(read_reals(total, PLACES)[1:], cells, ask.among)
+        pairs = [
+            NoisyPair.of(one, shares, patients * weight, own, noise)
+            for one, own in zip(cells, residuals, strict=True)
+        ]
+        return choose_pairs(pairs, min(most, MOST_PAIRS))
+
+    def _tell(self, classes: list[Value], ask: _Gradients, rate: float) -> ShapeBody:
+        among, state = ask.among, ask.state
+        terms = tuple(Cells((place,)) for place in range(len(among)))
+        width = 1 + len(state.beta) + sum(len(pair.values) for pair in ask.pairs)
+        covariance, end = np.zeros((width, width)), 1 + len(state.beta)
+        covariance[0, 0], covariance[1:end, 1:end] = ask.error, state.find_covariance()
+        for pair in ask.pairs:
+            own = slice(end, end + len(pair.values))
+            covariance[own, own], end = pair.covariance, own.stop
+        rising = list_rising(terms, among, find_directions(self.model, among))
+        beta = hold_directions(
+            Solved(
+                np.array([ask.odds, *state.beta]), covariance[: 1 + len(state.beta)][:, : 1 + len(state.beta)]
+            ),
+            rising,
+        )
+        beta = np.concatenate([beta, *(pair.values for pair in ask.pairs)])
+        counts = np.array(
+            [
+                1.0,
+                *np.concatenate([shape.shares for shape in state.shapes]),
+                *(s for pair in ask.pairs for s in pair.shares),
+            ]
+        )
+        terms += tuple(pair.cells for pair in ask.pairs)
+        body = make_body(self.model, tuple(among), terms, beta, covariance, counts, classes)
+        return msgspec.structs.replace(body, mean=rate)
+
+
+@dataclass
+class _Gradients:
+    """Noisy gradients along directions, one after the other, and where the fit stands after them."""
+
+    fit: _PrivateFit
+    among: list[Attribute]
+    directions: list[Direction]
+    state: _State
+    odds: float
+    error: float = 0.0
+    pairs: list[NoisyPair] = field(default_factory=list)
+
+    def make(self, variance: Fraction, **more: Any) -> AskDirections:
+        """A question about the residuals of the model as it stands."""
+        return AskDirections(
+            query=self.fit.model.query,
+            target=self.fit.model.target,
+            attributes=tuple(self.among),
+            positive=self.fit.positive,
+            **{"directions": (), "cap": CAP, **more},
+            intercept=self.odds,
+            shapes=tuple(tuple(self.state.beta[one.own].tolist()) for one in self.state.shapes),
             noise=Gaussian(str(variance)),
         )
-        reals = read_reals(total, PLACES)
-        noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES
-        return reals[1:], float(reals[0]) / LEAD, noise
 
-    def _tell(
-        self,
-        among: list[Attribute],
-        classes: list[Value],
-        state: _State,
-        odds: float,
-        error: float,
-        rate: float,
-    ) -> ShapeBody:
-        terms = tuple(Cells((place,)) for place in range(len(among)))
-        width = 1 + len(state.beta)
-        covariance = np.zeros((width, width))
-        covariance[0, 0], covariance[1:, 1:] = error, state.find_covariance()
-        counts = np.array([1.0, *np.concatenate([shape.shares for shape in state.shapes])])
-        body = make_body(
-            self.model, tuple(among), terms, np.array([odds, *state.beta]), covariance, counts, classes
+    def step(self, price: Fraction, own: Sequence[Evidence]) -> Conversation[None]:
+        """Ask for residuals along the directions, their sum, and their sums in the cells of pairs."""
+        partners, state, pairs = self.fit.partners, self.state, tuple(pair.cells for pair in self.pairs)
+        numbers = len(self.directions) + find_starts(pairs, self.among)[-1]
+        squared = Fraction(CAP) ** 2 + Fraction(LEAD) ** 2 + len(pairs) * Fraction(SHARE) ** 2
+        variance = partners.variance(price, widen_sensitivity(squared, numbers, PLACES))
+        total = yield self.make(
+            variance,
+            directions=tuple(self.directions),
+            lead=LEAD,
+            pairs=pairs,
+            heights=tuple(tuple(pair.values.tolist()) for pair in self.pairs),
+            share=SHARE if pairs else 0.0,
         )
-        return msgspec.structs.replace(body, mean=rate)
+        reals = read_reals(total, PLACES)
+        noise = float(variance) * float(partners.noise_factor) * 4.0**-PLACES
+        end = 1 + len(self.directions)
+        spread = noise / LEAD**2
+        step = min(max(float(reals[0]) / LEAD / state.scale, -LARGEST_STEP), LARGEST_STEP)
+        self.odds += step * state.scale**2 / (state.scale**2 + 10 * spread)
+        self.error = spread / state.scale**2 + 1 / state.scale
+        for pair, residuals in zip(self.pairs, split_cells(reals[end:], pairs, self.among), strict=True):
+            pair.add(residuals / SHARE, noise / SHARE**2)
+        state.add_gradient(self.directions, reals[1:end], noise)
+        state.weigh_again(own)
+        weigh_pairs(self.pairs)
 
 
 def count_patients(tables: Sequence[Matrix]) -> tuple[float, float]:
@@ -390,6 +480,11 @@ class _State:
         owner = np.array([one.attribute for one in directions])
         self._answers.append(_Answer(basis, target, variance, reach, owner, self.beta))
         self.move_to(self.beta)
+
+    def find_deviation(self, place: int) -> float:
+        """How much the log odds of patients differ by a shape, as the fit stands."""
+        own = self.shapes[place].own
+        return math.sqrt(float(self.shares[own] @ self.beta[own] ** 2))
 
     def move_to(self, at: Vector) -> None:
         """Solve for the shapes; how far answers are out of date follows from how far the shapes have moved."""

@@ -219,7 +219,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         row = {name: patient.get(name) for name in self.body.names} or {self.target: None}
         return explain(self.body, self.read([row]), patient, self.card.dictionary)
 
-    def table(self) -> list[ShapeRow]:
+    def list_terms(self) -> list[ShapeRow]:
         """Every curve and pair as rows, the term that moves risks most first: odds ratio with its 95 % interval against
         the mean over patients, points, share of patients. Neighbours with equal points are one row."""
         return list_rows(self.body, self.card.dictionary)

@@ -36,6 +36,7 @@ MOST_LEVELS = 50
 LEAST_KNOTS, MOST_KNOTS = 3, 10
 MOST_COLUMNS = 500
 LARGEST_END = 1e15
+HELD_AT_ENDS = "numbers beyond the ends of their bins count as these ends"
 LARGEST_CENTER = 2.0**60  # no sum over patients is beyond (wide_sums.py)
 LEAST_GAP = 1e-9  # between knots, of what they span
 
@@ -370,8 +371,9 @@ def check_stated(study: Any, need: str) -> None:
     private = f"a private {type(study).__name__}"
     lacking = [one for one in study.attributes or () if one not in numbers and one not in categories]
     if lacking or not (numbers or categories):
+        without = f"{lacking[0]!r} has none" if lacking else "it has none"
         raise StudyError(
-            f"{private} states 'values' or 'bins' for all it is about; {(lacking or ['nothing'])[0]!r} has none"
+            f"{private} states 'bins' for each number and 'values' for each category it is about; {without}"
         )
     if short := [one for one in numbers if len(study.bins[one]) < 2]:
         raise StudyError(f"{private} {need.format(short[0])}")

@@ -40,13 +40,10 @@ from concilium.protocol.schema import (
 )
 from concilium.records.columns import Value, label
 from concilium.statistics.columns import (
-    Declaration,
     RegressionTerms,
     ask_schema,
-    check_stated,
     find_dependent,
     find_scales,
-    find_terms,
     pack_triangle,
     state_terms,
     unpack_triangle,
@@ -66,13 +63,16 @@ from concilium.statistics.regression_fit import (
     invert,
     standardise,
 )
-from concilium.statistics.results import TermEstimate, TermTest
+from concilium.statistics.results import TermTest, fold_line
+from concilium.statistics.survival import choose_horizon, say_survival, say_time
 from concilium.statistics.term_model import (
     TermBody,
     TermModel,
     estimate_all,
+    estimate_privately,
     say_explained,
     wald_tests,
+    warn_of_terms,
 )
 
 CELLS = 100
@@ -124,12 +124,10 @@ class CoxBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=True, o
     baseline_means: list[float] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        columns = len(self.terms.columns)
-        if len(self.estimates) != columns or len(self.means) != columns or len(self.deviations) != columns:
-            raise ValueError("a Cox regression has an estimate for each column")
+        super().__post_init__()
         if len(self.classes) != 2 or len(self.grid) != len(self.hazard) or not self.grid:
             raise ValueError("a Cox regression has two classes, and a hazard for each time of its grid")
-        if len(self.baseline_means) not in (0, columns):
+        if len(self.baseline_means) not in (0, len(self.terms.columns)):
             raise ValueError("a Cox regression has a mean of those at risk for each column, or none")
 
 
@@ -214,8 +212,7 @@ class CoxRegression(TermModel[CoxBody]):
             raise StudyError(f"{self.time!r} is the target, and cannot be the 'time' as well")
         if self.time in (self.attributes or ()):
             raise StudyError(f"{self.time!r} is the time, and cannot be among the 'attributes': take it out")
-        if self.way_out.bounded:
-            self._check_private()
+        super().check()
 
     def _check_private(self) -> None:
         if self.epsilon is None:
@@ -232,7 +229,6 @@ class CoxRegression(TermModel[CoxBody]):
             raise StudyError(
                 f"a private CoxRegression needs the value of {self.target!r} that is the event: positive"
             )
-        check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
 
     @property
     def _ends(self) -> tuple[float, ...]:
@@ -289,9 +285,7 @@ class CoxRegression(TermModel[CoxBody]):
         grid, positive = self._ends, self.positive
         assert positive is not None
         numbers, categories = state_terms(self)
-        terms = Declaration(self.splines, self.reference, self.interactions, dict(self.bins)).make_terms(
-            [one for one in numbers if one != self.time], categories
-        )
+        terms = self._declaration.make_terms([one for one in numbers if one != self.time], categories)
         variance = partners.variance(self.rho * SHARE_OF_TABLE, 1)
         table = yield AskCounts(
             query=self.query,
@@ -352,20 +346,15 @@ class CoxRegression(TermModel[CoxBody]):
             covariance = within * np.outer(scales, scales)
             centre = -lean
             variance = float(shares @ end.covariance[:cells, :cells] @ shares - between @ lean)
-        values = beta * scales
         return CoxBody(
             target=self.target,
             query=self.query,
             time=self.time,
             classes=_name_classes(self.positive, state_values(self.values.get(self.target, ()))),
             terms=told,
-            estimates=[TermEstimate(term, float(one)) for term, one in zip(told.names, values, strict=True)]
-            if covariance is None
-            else estimate_all(told.names, values, (covariance, None, None), None, None, ()),
-            covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
             means=((means - shifts) / scales).tolist(),
             deviations=(np.sqrt(np.maximum(squares - means**2, 0.0)) / scales).tolist(),
-            tests=[] if covariance is None else wald_tests(told, values, covariance),
+            **estimate_privately(told, beta * scales, covariance),
             grid=list(grid),
             hazard=hazard.tolist(),
             horizon=horizon,
@@ -377,20 +366,14 @@ class CoxRegression(TermModel[CoxBody]):
         )
 
     def _converse_plainly(self) -> Conversation[Learned[CoxBody]]:
-        bins = {one: list(e) for one, e in self.bins.items() if one not in (self.target, self.time)}
         seen: dict[str, SchemaSeen] = yield ask_schema(self)
         refuse_foreign_outcome(seen, self.target)
         classes = _name_event(self.target, self.positive, seen)
-        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
-        numbers = [one for one in numbers if one != self.time]
-        categories.pop(self.time, None)
-        left_out.pop(self.time, None)
-        self._refuse_lacking(numbers, categories, left_out)
+        terms, left_out = self._choose_terms(seen, self.time)
         about: dict[str, Any] = {"query": self.query, "target": self.target, "time": self.time}
         grid = tuple(self.grid or (yield from _find_grid(self.query, self.target, self.time)))
         about |= {"positive": self.positive if self.positive is not None else classes[1]}
         newton = _Newton(about, grid, self.baseline == "common")
-        terms = Declaration(self.splines, self.reference, self.interactions).make_terms(numbers, categories)
         start = yield from newton.ask(terms, np.zeros(len(terms.columns)))
         self._refuse_empty(start)
         dependent = find_dependent(start.information)
@@ -423,18 +406,10 @@ class CoxRegression(TermModel[CoxBody]):
             )
 
     def _warn(self, last: CoxSums, dependent: Sequence[str], running: Sequence[str]) -> list[str]:
-        warnings = []
-        if last.left_out:
-            warnings.append(
-                f"{last.left_out} patients with a missing value are left out; {last.patients} are in the regression"
-            )
+        warnings = warn_of_terms(last.left_out, last.patients, dependent)
         if last.untimed:
             warnings.append(f"{last.untimed} patients with a missing or negative {self.time} are left out")
         warnings += last.warn_of_hospitals(self.time)
-        if dependent:
-            warnings.append(
-                f"left out: {', '.join(dependent[:5])} (a combination of other terms, or the same for everybody)"
-            )
         if running:
             warnings.append(
                 f"{', '.join(running[:5])}: all events, or none, are on one side: the hazard ratio has no finite "
@@ -472,7 +447,7 @@ class CoxRegression(TermModel[CoxBody]):
         agreeing, tied, pairs = last.pairs
         # A cell ends where the next one begins: what happened before an edge is known there.
         hazard, *certainty = (one[:-1] for one in cells.cumulative_hazard())
-        horizon = float(self.at if self.at is not None else grid[-1])
+        horizon = float(self.at or (grid[-1] if self.grid else choose_horizon([0.0, *grid], cells.at_risk)))
         cell = min(int(np.searchsorted(grid, horizon)), len(grid) - 1)
         return CoxBody(
             target=self.target,
@@ -539,13 +514,21 @@ class CoxRegression(TermModel[CoxBody]):
         body = self.body
         row, centred, reasons, notes = self._say_terms(patient)
         horizon = self.followed.horizon
-        hazard = self._hazard_at(horizon)
+        hazard, when = self._hazard_at(horizon), say_time(self.time, horizon, self.card.dictionary)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
         interval = self._find_interval(centred, hazard, self._find_silent(row))
-        entry, by = self.card.dictionary.get(body.target), f" by {self.time} = {horizon:g}"
-        noisy, ratio = self.way_out.bounded, self._ratio
         return say_explained(
-            body.target, body.classes, ends, reasons, notes, ratio, interval, noisy, entry=entry, by=by
+            body.target,
+            body.classes,
+            ends,
+            reasons,
+            notes,
+            self._ratio,
+            interval,
+            self.way_out.bounded,
+            entry=self.card.dictionary.get(body.target),
+            by=f" by {when}",
+            then=(say_survival(when, ends[1], interval),),
         )
 
     def _find_interval(self, centred: Vector, hazard: float, silent: float) -> tuple[float, float]:
@@ -570,9 +553,8 @@ class CoxRegression(TermModel[CoxBody]):
         body, lines = self.body, []
         doubtful = [test.term for test in body.proportional if test.p < 0.05]
         if doubtful:
-            lines.append(
-                f"hazards may not be proportional (p < 0.05): {', '.join(map(self._say_term, doubtful))}"
-            )
+            said = ", ".join(map(self._say_term, doubtful))
+            lines.append(fold_line(f"hazards may not be proportional (Schoenfeld test, p < 0.05): {said}"))
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
         if self.way_out.bounded:

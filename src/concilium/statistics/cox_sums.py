@@ -257,8 +257,9 @@ class CoxSums:
         """What a card says of hospitals without events, and of times that are hardly in one unit."""
         warnings = []
         if self.hospitals_with_events < self.hospitals:
+            without = self.hospitals - self.hospitals_with_events
             warnings.append(
-                f"{self.hospitals - self.hospitals_with_events} of {self.hospitals} hospitals have no event"
+                f"{without} of {self.hospitals} hospitals {'has' if without == 1 else 'have'} no event"
             )
         mean = self.clocks[0] / max(self.patients, 1)
         between = math.sqrt(max(self.clocks[1] / max(self.patients, 1) - mean**2, 0.0))

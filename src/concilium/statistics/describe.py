@@ -51,7 +51,7 @@ from concilium.protocol.schema import (
 )
 from concilium.records.columns import Value
 from concilium.records.dictionary import say_value
-from concilium.statistics.columns import ask_schema, check_stated, find_terms, state_terms
+from concilium.statistics.columns import HELD_AT_ENDS, ask_schema, check_stated, find_terms, state_terms
 from concilium.statistics.moments import AskMoments, read_moments
 from concilium.statistics.population_table import (
     CategoryRow,
@@ -62,7 +62,7 @@ from concilium.statistics.population_table import (
     say_table,
     tabulate,
 )
-from concilium.statistics.results import draw_html, draw_text, write_csv
+from concilium.statistics.results import draw_html, draw_text, fold_line, say_number, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -74,6 +74,8 @@ FEW_EXPECTED = 5.0
 # What a reader is told of without looking it up.
 MUCH_BETWEEN, MUCH_CORRELATED = 0.75, 0.5
 MOST_NAMED = 10
+# Hospitals whose tables stand side by side in the text; of more, in the CSV.
+MOST_BESIDE = 8
 
 
 class DescribeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -106,6 +108,7 @@ class Describe(PrivateMethod[DescribeBody]):
     description: ClassVar[str] = "a table of the population over all sites"
     body_type: ClassVar[type[DescribeBody]] = DescribeBody
     compares: ClassVar[bool] = False
+    tells_apart: ClassVar[bool] = False
     decides: ClassVar[str] = "the most frequent class is predicted, whoever the patient is"
     differs_from_pooled: ClassVar[str] = (
         "equals the table of the pooled patients to eight digits, not to the last bit; spread between hospitals needs "
@@ -253,8 +256,9 @@ class Describe(PrivateMethod[DescribeBody]):
             target=self.target, query=self.query, classes=list(classes.values), table=table, noise=noise
         )
         within = f"95 % of counts are within {WITHIN_95 * noise:.0f}"
-        said = f"every count has noise of standard deviation {noise:.1f}: {within}"
-        return Learned(body, {}, [self.say_price(), said])
+        said = [f"every count has noise of standard deviation {noise:.1f}: {within}"]
+        said += [HELD_AT_ENDS] if numbers else []
+        return Learned(body, {}, [self.say_price(), *said])
 
     @property
     def attributes_(self) -> list[str]:
@@ -313,8 +317,22 @@ class Describe(PrivateMethod[DescribeBody]):
         return draw_html(self.rows(site))
 
     def to_csv(self, site: str | None = None) -> str:
-        """The table as CSV."""
-        return write_csv(self.rows(site))
+        """The table as CSV; without a `site`, that of all hospitals, and what each one has below."""
+        beside = self._compare_hospitals() if site is None and self.body.by_site else []
+        return write_csv([*self.rows(site), *([[], *beside] if beside else [])])
+
+    def _compare_hospitals(self) -> list[list[str]]:
+        """The patients of each hospital side by side, whatever their class."""
+        last = len(self.body.classes) + 1
+        tables = {site: {row[0]: row[last] for row in self.rows(site)[1:]} for site in self.body.by_site}
+        everyone = {row[0]: row[last] for row in self.rows()[1:]}
+        return [
+            ["", *tables, "all"],
+            *(
+                [name, *(one.get(name, "") for one in tables.values()), all_]
+                for name, all_ in everyone.items()
+            ),
+        ]
 
     def frame(self, site: str | None = None) -> DataFrame:
         """The table as a data frame of pandas."""
@@ -330,19 +348,26 @@ class Describe(PrivateMethod[DescribeBody]):
             complete, everyone = body.lacking[0], max(sum(body.lacking), 1)
             lines.append(f"{complete} of {everyone} patients ({complete / everyone:.0%}) lack no value")
         lines += [
-            f"{title}: {', '.join(said)}"
+            fold_line(f"{title}: {', '.join(said)}")
             for title, said in {
                 "missing together": self._say_together(),
                 f"correlated (beyond {MUCH_CORRELATED})": self._say_correlated(),
                 f"differs between hospitals (I^2 above {MUCH_BETWEEN:.0%})": [
                     one.name for one in self._all_rows if (one.heterogeneity or 0.0) > MUCH_BETWEEN
                 ],
-                f"chi-squared is rough (expected counts below {FEW_EXPECTED:g})": [
-                    one.name for one in body.table.categories if (one.least_expected or 9) < FEW_EXPECTED
+                f"chi-squared by {body.target}": [
+                    f"{one.name} {say_number(one.chi_squared)} on {one.freedom}"
+                    + (" (rough)" if (one.least_expected or 9.0) < FEW_EXPECTED else "")
+                    for one in body.table.categories
+                    if one.chi_squared is not None
                 ],
             }.items()
             if said
         ]
+        if any((one.least_expected or 9.0) < FEW_EXPECTED for one in body.table.categories):
+            lines.append(f"rough: counts below {FEW_EXPECTED:g} are expected, too few for this test")
+        if 0 < len(body.by_site) <= MOST_BESIDE:
+            lines += ["", draw_text(self._compare_hospitals())]
         if body.noise:
             lines.append("±: 95 % of the noise")
         return "\n".join(lines)

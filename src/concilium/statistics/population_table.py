@@ -18,7 +18,7 @@ from concilium.models.prediction import Entries
 from concilium.protocol.attributes import Attribute
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.statistics.distributions import chi_squared_tail, fisher_tail
+from concilium.statistics.distributions import chi_squared_tail, fisher_tail, two_sided
 from concilium.statistics.moments import SummedMoments
 from concilium.statistics.results import known, say_number, say_p
 
@@ -120,7 +120,8 @@ def _describe_number(
     attribute: Attribute, counts: Matrix, moments: tuple[Matrix, float, float] | None
 ) -> NumberRow:
     missing, cells = counts[0], counts[1:]
-    columns = counts.shape[1]
+    columns, edges = counts.shape[1], np.asarray(attribute.edges)
+    whole = moments is not None and _are_whole(cells[:, -1], edges)
     row = NumberRow(
         name=attribute.name,
         patients=cells.sum(axis=0).tolist(),
@@ -128,7 +129,7 @@ def _describe_number(
         mean=[None] * columns,
         deviation=[None] * columns,
         mean_error=[None] * columns,
-        quartiles=[_find_quartiles(cells[:, place], attribute.edges) for place in range(columns)],
+        quartiles=[_find_quartiles(cells[:, place], edges, whole) for place in range(columns)],
     )
     if moments is None:
         return row
@@ -170,9 +171,16 @@ def _standardise(mean: Matrix, variance: Matrix) -> float | None:
     return float((mean[1] - mean[0]) / math.sqrt(variance.mean()))
 
 
-def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None:
-    """Lower quartile, median and upper quartile, interpolated within cells between edges; None where one lies beyond
-    the outer edges, or nobody is counted."""
+def _are_whole(cells: Matrix, edges: Matrix) -> bool:
+    """Whether values are whole numbers: so they begin all cells narrower than one that hold anybody."""
+    narrow = (np.diff(edges) < 1) & (cells[1:-1] > 0)
+    starts = edges[:-1][narrow]
+    return bool(narrow.any() and (starts == np.rint(starts)).all())
+
+
+def _find_quartiles(cells: Matrix, edges: Matrix, whole: bool) -> list[float] | None:
+    """Lower quartile, median and upper quartile, interpolated within cells between edges, but for whole numbers that
+    are told; None where one lies beyond the outer edges, or nobody is counted."""
     total = float(cells.sum())
     if total <= 0:
         return None
@@ -183,8 +191,8 @@ def _find_quartiles(cells: Matrix, edges: Sequence[float]) -> list[float] | None
         if not 0 < place < len(edges):
             return None
         before = reached[place - 1]
-        part = (share * total - before) / max(cells[place], 1e-12)
-        found.append(float(edges[place - 1] + part * (edges[place] - edges[place - 1])))
+        part, wide = (share * total - before) / max(cells[place], 1e-12), edges[place] - edges[place - 1]
+        found.append(float(edges[place - 1] + (0.0 if whole and wide <= 1 else part * wide)))
     return found
 
 
@@ -286,7 +294,28 @@ def add_private_mean(
             )
         )
     mean, deviation, error, of_noise = map(list, zip(*told, strict=True))
-    return msgspec.structs.replace(row, mean=mean, deviation=deviation, mean_error=error, mean_noise=of_noise)
+    difference, p = _compare_privately(mean, deviation, error, of_noise) if classes == 2 else (None, None)
+    return msgspec.structs.replace(
+        row,
+        mean=mean,
+        deviation=deviation,
+        mean_error=error,
+        mean_noise=of_noise,
+        difference=difference,
+        p=p,
+    )
+
+
+def _compare_privately(*columns: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """The standardised difference of two classes, None where noise alone could make half of it; and the p-value of
+    equal means, by errors that include the noise."""
+    means, deviations, errors, noises = (
+        np.array([math.nan if one is None else one for one in column[:2]]) for column in columns
+    )
+    apart, error = float(means[1] - means[0]), float(np.hypot(*errors))
+    p = known(two_sided(apart / error)) if error > 0 else None
+    told = abs(apart) >= 2 * np.hypot(*noises) and (deviations > 0).all()
+    return (apart / math.sqrt((deviations**2).mean()) if told else None), p
 
 
 def say_table(

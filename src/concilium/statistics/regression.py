@@ -31,32 +31,29 @@ from concilium.protocol.schema import (
 )
 from concilium.records.columns import Value, label
 from concilium.statistics.columns import (
-    LEAST_KNOTS,
-    MOST_KNOTS,
-    Declaration,
     RegressionTerms,
     ask_schema,
-    check_stated,
     find_scales,
-    find_terms,
     pack_triangle,
     state_terms,
     unpack_triangle,
 )
 from concilium.statistics.distributions import chi_squared_tail
-from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
+from concilium.statistics.families import COUNTS, FAMILIES, NEGATIVE_BINOMIAL, OutcomeFamily, Vector
 from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
 from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
 from concilium.statistics.term_model import (
+    INTERCEPT,
     TermBody,
     TermModel,
     estimate_all,
+    estimate_privately,
     say_explained,
     wald_tests,
+    warn_of_terms,
 )
 
-INTERCEPT = "intercept"
 ERRORS = ("model", "robust", "clustered")
 # Counts whose robust errors are so many times those of the model do not follow Poisson's law.
 OVERDISPERSED = 1.2
@@ -77,16 +74,12 @@ class RegressionBody(TermBody, frozen=True, forbid_unknown_fields=True, kw_only=
     spread_of_intercepts: float | None = None
     separated: list[str] = msgspec.field(default_factory=list)
 
+    intercepts: ClassVar[int] = 1
+
     def __post_init__(self) -> None:
-        columns = len(self.terms.columns)
+        super().__post_init__()
         if self.family not in FAMILIES or len(self.classes) != (2 if self.family == "binomial" else 0):
             raise ValueError("a regression has a family, and two classes or none")
-        if (
-            len(self.estimates) != columns + 1
-            or len(self.means) != columns
-            or len(self.deviations) != columns
-        ):
-            raise ValueError("a regression has an intercept and an estimate for each column")
 
 
 @documented
@@ -109,12 +102,12 @@ class Regression(TermModel[RegressionBody]):
     target: Target
     positive: PositiveClass = None
     family: Annotated[
-        Literal["binomial", "gaussian", "poisson"],
+        Literal["binomial", "gaussian", "poisson", "negative-binomial"],
         Parameter(
-            "'binomial', 'gaussian' or 'poisson'",
+            "'binomial', 'gaussian', 'poisson' or 'negative-binomial'",
             choice(*FAMILIES),
-            "of the outcome: yes or no (odds ratios), a number (differences), or a count (rate ratios); `bins` has "
-            "the range of a number or count",
+            "of the outcome: yes or no (odds ratios), a number (differences), or a count (rate ratios), which with "
+            '"negative-binomial" may vary more than Poisson\'s law says; `bins` has the range of a number or count',
         ),
     ] = "binomial"
     query: QueryText = ""
@@ -156,13 +149,14 @@ class Regression(TermModel[RegressionBody]):
     ] = "model"
 
     def check(self) -> None:
-        for attribute, knots in self.splines.items():
-            if not LEAST_KNOTS <= len(knots) <= MOST_KNOTS:
-                raise StudyError(
-                    f"the splines of {attribute!r} need {LEAST_KNOTS} to {MOST_KNOTS} knots; got {len(knots)}"
-                )
         if self.firth and (self.family != "binomial" or self.intercepts != "common"):
             raise StudyError("firth = true goes with family = 'binomial' and intercepts = 'common'")
+        plain = self.intercepts == "common" and self.errors == "model" and not self.by_hospital
+        if self.family == NEGATIVE_BINOMIAL and not plain:
+            raise StudyError(
+                "a negative binomial has one intercept for all, errors by the model, and no comparison by_hospital: "
+                'take family = "poisson" with errors = "robust" for these'
+            )
         if self.errors != "model" and self.intercepts == "random":
             raise StudyError(f"random intercepts have errors by the model, and not {self.errors!r}")
         if self.family != "binomial":
@@ -172,12 +166,11 @@ class Regression(TermModel[RegressionBody]):
                     "leave one of them out"
                 )
             self._check_range()
-        if self.way_out.bounded:
-            self._check_private()
+        super().check()
 
     def _check_range(self) -> None:
         edges = self.bins.get(self.target, ())
-        if len(edges) < 2 or (self.family == "poisson" and edges[0] < 0):
+        if len(edges) < 2 or (self.family in COUNTS and edges[0] < 0):
             raise StudyError(
                 f"family = {self.family!r} needs both ends of the range of {self.target!r} in 'bins', such as "
                 f"[0, 100]; got {list(edges)}"
@@ -186,6 +179,8 @@ class Regression(TermModel[RegressionBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
+        if self.family == NEGATIVE_BINOMIAL:
+            raise StudyError('a private Regression of counts has family = "poisson"')
         if (
             self.intercepts != "common"
             or self.firth
@@ -197,7 +192,6 @@ class Regression(TermModel[RegressionBody]):
                 "a private Regression has one intercept for all, no Firth's correction, tests and errors by its "
                 "covariance, and no comparison by_hospital"
             )
-        check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
         if self.family == "binomial":
             self._name_classes(state_values(self.values.get(self.target, ())))
 
@@ -235,10 +229,10 @@ class Regression(TermModel[RegressionBody]):
             ),
         )
 
-    @property
-    def _declaration(self) -> Declaration:
-        ends = dict(self.bins.items()) if self.way_out.bounded else None
-        return Declaration(self.splines, self.reference, self.interactions, ends)
+    def _is_agreed(self, parameter: str, asked: Any) -> bool:
+        """A negative binomial begins with Poisson's law."""
+        begins = parameter == "family" and self.family == NEGATIVE_BINOMIAL and asked == "poisson"
+        return begins or super()._is_agreed(parameter, asked)
 
     def converse(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
         return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
@@ -249,10 +243,7 @@ class Regression(TermModel[RegressionBody]):
         refuse_foreign_outcome(seen, self.target)
         found = state_values(value for one in seen.values() for value in one.classes)
         classes = [] if measured else self._name_classes(found)
-        bins = {one: edges for one, edges in self.bins.items() if one != self.target}
-        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
-        self._refuse_lacking(numbers, categories, left_out)
-        terms = self._declaration.make_terms(numbers, categories)
+        terms, left_out = self._choose_terms(seen)
         about = {
             "query": self.query,
             "target": self.target,
@@ -263,7 +254,8 @@ class Regression(TermModel[RegressionBody]):
             return PlainNewton(about, self.family, self.intercepts == "hospital", self.firth)
 
         def learn(terms: RegressionTerms) -> Conversation[Fit]:
-            return start().fit_random(terms) if self.intercepts == "random" else start().fit(terms)
+            further = self.intercepts == "random" or self.family == NEGATIVE_BINOMIAL
+            return start().fit_further(terms) if further else start().fit(terms)
 
         fit = yield from learn(terms)
         tests = wald_tests(fit.terms, fit.coefficients, self._choose_covariance(fit))
@@ -278,10 +270,15 @@ class Regression(TermModel[RegressionBody]):
                         group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
                     )
                 )
-        if fit.deviation is not None:
+        if fit.deviation is not None or self.family == NEGATIVE_BINOMIAL:
             # A deviation is never below zero: half of the time it is zero by chance.
-            p = chi_squared_tail(fit.rise, 1) / 2 if fit.deviation else 1.0
-            tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
+            p = chi_squared_tail(fit.rise, 1) / 2 if fit.rise else 1.0
+            what = (
+                "counts vary more than Poisson's"
+                if fit.deviation is None
+                else "differences between hospitals"
+            )
+            tests = [*tests, TermTest(what, "likelihood ratio", fit.rise, 1, p)]
         warnings = self._warn(fit, len(seen))
         body = yield from self._compare(
             self._make_body(fit, classes, tests, len(seen)), about, self.family, warnings
@@ -305,21 +302,14 @@ class Regression(TermModel[RegressionBody]):
             if ratio > OVERDISPERSED and self.errors == "model":
                 warnings.append(
                     f"counts vary more than Poisson's law says: intervals are too narrow by a factor of about "
-                    f'{ratio:.1f}; take errors = "robust"'
+                    f'{ratio:.1f}; take errors = "robust", or family = "negative-binomial"'
                 )
         if fit.deviation is not None and fit.freedom < FEW_HOSPITALS - 1:
             warnings.append(
                 f"random intercepts of {fit.freedom + 1} hospitals: their deviation is hardly known below "
                 f'{FEW_HOSPITALS}; intercepts = "hospital" needs no such assumption'
             )
-        if fit.left_out:
-            warnings.append(
-                f"{fit.left_out} patients with a missing value are left out; {fit.patients} are in the regression"
-            )
-        if fit.dependent:
-            warnings.append(
-                f"left out: {', '.join(fit.dependent[:5])} (a combination of other terms, or the same for everybody)"
-            )
+        warnings += warn_of_terms(fit.left_out, fit.patients, fit.dependent)
         if fit.separated:
             warnings.append(
                 f"{', '.join(fit.separated[:5])}: separates the outcome, so that its coefficient has no finite value; "
@@ -411,11 +401,6 @@ class Regression(TermModel[RegressionBody]):
         back[0, 1:] = shift
         values = back @ end.coefficients
         covariance = None if end.covariance is None else back @ end.covariance @ back.T
-        estimates = (
-            [TermEstimate(term, float(v)) for term, v in zip([INTERCEPT, *terms.names], values, strict=True)]
-            if covariance is None
-            else estimate_all([INTERCEPT, *terms.names], values, (covariance, None, None), None, None, ())
-        )
         weight = max(float(end.information[0, 0]), 1e-9)
         means = np.clip(end.information[0, 1:] / weight, -1, 1)
         squares = np.clip(np.diagonal(end.information)[1:] / weight, 0, 1)
@@ -426,11 +411,9 @@ class Regression(TermModel[RegressionBody]):
             family=self.family,
             classes=classes,
             terms=terms,
-            estimates=estimates,
-            covariance=[] if covariance is None else pack_triangle(covariance).tolist(),
             means=((means - shift) / scale).tolist(),
             deviations=(deviations / scale).tolist(),
-            tests=[] if covariance is None else wald_tests(terms, values, covariance),
+            **estimate_privately(terms, values, covariance),
         )
 
     @property
@@ -509,6 +492,8 @@ class Regression(TermModel[RegressionBody]):
             lines.append(f"intervals and p-values by {self.errors} errors")
         if body.patients is not None:
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
+        if body.family == NEGATIVE_BINOMIAL:
+            lines.append(f"the variance of a count is its mean m + {say_number(body.dispersion)} m^2")
         if body.spread_of_intercepts is not None:
             lines.append(
                 f"{'random' if self.intercepts == 'random' else 'own'} intercepts of hospitals: mean "

@@ -18,7 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.explanation import say_risk
 from concilium.models.intervals import WITHIN_95
+from concilium.models.prediction import Entries
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.results import TermTest
 
@@ -26,6 +28,8 @@ Vector = NDArray[np.float64]
 Table = NDArray[np.float64]  # [cell, kind of end]; the event first, then competing ones, censored last
 DRAWS = 200
 LEAST_FALL = 1e-9
+# Curves, and risks of who states no horizon, are read where this share of the patients is still followed.
+STILL_FOLLOWED = 0.1
 # Where an interval of survival is wider, that of the mean is everything: its error would be a guess.
 WIDEST = 0.8
 
@@ -58,6 +62,30 @@ class SurvivalSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         with np.errstate(divide="ignore", invalid="ignore"):
             low, high = _log_log(risk, error / np.abs(risk * np.log(risk)))
         return FreeShares(1 - risk, 1 - _fill(high), 1 - _fill(low))
+
+
+def choose_horizon(times: Sequence[float], followed: Vector) -> float:
+    """The last of these times, in two digits, to which a tenth of the patients are followed; `followed`: how many, or
+    their weights, reach each time."""
+    enough = np.flatnonzero(followed >= STILL_FOLLOWED * followed[0])
+    last = times[int(enough[-1])]
+    if last <= 0:
+        return float(times[min(1, len(times) - 1)])
+    unit = 10.0 ** max(math.floor(math.log10(last)) - 1, 0 if float(last).is_integer() else -9)
+    short = round(math.floor(last / unit + 1e-9) * unit, 9)
+    return float(short if short > 0 else last)
+
+
+def say_time(time: str, horizon: float, dictionary: Entries) -> str:
+    """A horizon with its unit, where the dictionary has one."""
+    entry = dictionary.get(time)
+    return f"{time} = {horizon:g}{f' {entry.unit}' if entry is not None and entry.unit else ''}"
+
+
+def say_survival(when: str, risk: float, interval: tuple[float, float]) -> str:
+    """The share without the event by then, as a publication says it."""
+    within = f", {say_risk(1 - interval[1])} to {say_risk(1 - interval[0])}" if interval != (0.0, 1.0) else ""
+    return f"Survival at {when}: {say_risk(1 - risk)}{within}."
 
 
 def _fill(listed: Sequence[float | None]) -> Vector:

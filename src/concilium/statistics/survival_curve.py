@@ -51,8 +51,26 @@ from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
 from concilium.statistics.cox import Grid
 from concilium.statistics.cox_sums import AskCox, read_cox
-from concilium.statistics.results import TermTest, draw_html, draw_text, known, say_number, say_p, write_csv
-from concilium.statistics.survival import FreeShares, SurvivalSteps, Vector, compare_groups, make_curve
+from concilium.statistics.results import (
+    LETTERS,
+    TermTest,
+    draw_html,
+    draw_text,
+    known,
+    say_number,
+    say_p,
+    write_csv,
+)
+from concilium.statistics.survival import (
+    FreeShares,
+    SurvivalSteps,
+    Vector,
+    choose_horizon,
+    compare_groups,
+    make_curve,
+    say_survival,
+    say_time,
+)
 
 MOST_GROUPS = 20
 MOST_LOOKS = 20
@@ -60,7 +78,7 @@ EVERYONE = "all patients"
 # A value with its interval; None where there is none.
 Told = tuple[float, float | None, float | None]
 FAINT = "#e6eaee"
-LEFT, TOP, WIDE, HIGH, LINE = 64, 16, 460, 260, 18
+LEFT, TOP, WIDE, HIGH, LINE, LETTER = 64, 16, 460, 260, 18, 8
 
 
 def _read_causes(value: Any) -> list[Value]:
@@ -352,7 +370,11 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             groups=by,
             times=times,
             curves=curves,
-            horizon=min(float(self.at if self.at is not None else times[-1]), times[-1]),
+            horizon=min(float(self.at), times[-1])
+            if self.at is not None
+            else choose_horizon(times, np.array(curves[0].at_risk))
+            if whole
+            else float(times[-1]),
             test=test,
             exact=whole,
         )
@@ -448,10 +470,13 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             count = f"about {count}" if curve.group != EVERYONE else f"patients, about {curve.patients:.0f}"
         whose = f"all {count}" if curve.group == EVERYONE else f"{self._say_curve(curve)}, {count}"
         entry = self.card.dictionary.get(body.target)
+        when = say_time(body.time, body.horizon, self.card.dictionary)
+        of_event = "" if best else f"{say_value(body.classes[1], entry)}: "
         first = (
-            f"{body.target} = {say_value(body.classes[best], entry)} ({say_value(body.classes[1], entry)} by "
-            f"{body.time} = {body.horizon:g}: {say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
+            f"{body.target} = {say_value(body.classes[best], entry)} by {when} "
+            f"({of_event}{say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
         )
+        survival = [] if body.competing else [say_survival(when, risk, told)]
         notes = []
         if curve.group == EVERYONE and self.attributes_ and patient.get(self.attributes_[0]) is not None:
             name = self.attributes_[0]
@@ -464,7 +489,7 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             body.classes[best],
             chances[best],
             (),
-            (first, *notes),
+            (first, *survival, *notes),
             base if best else 1 - base,
             patients=round(curve.patients),
             notes=tuple(notes),
@@ -550,22 +575,27 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             lines.append(
                 f"log-rank test{alone}: chi-squared {test.statistic:.2f} on {test.freedom}, p {say_p(test.p)}"
             )
+        if (more := len(self._drawn) - len(COLOURS)) > 0:
+            lines.append(f"the picture has the first {len(COLOURS)} groups; {more} more in the table")
         if not body.exact:
             lines.append(f"times are cut to a grid of {len(body.times)}")
         return "\n".join(lines)
 
+    @property
+    def _drawn(self) -> list[SurvivalSteps]:
+        """The groups of which noise hides nothing; all patients where there are none."""
+        return [one for one in self.body.curves[1:] if not self._is_hidden(one)] or self.body.curves[:1]
+
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """Curves with intervals, and numbers at risk below."""
         body = self.body
-        groups = [one for one in body.curves[1:] if not self._is_hidden(one)] or body.curves[:1]
         shown = [
             (msgspec.structs.replace(one, group=self._say_curve(one)), self._find_free(one))
-            for one in groups[: len(COLOURS)]
+            for one in self._drawn[: len(COLOURS)]
         ]
         what = "incidence" if body.competing else "survival"
-        return {
-            what: draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))
-        }
+        drawn = draw_curves(shown, body.times, body.time, cut=not body.exact, rising=bool(body.competing))
+        return {what: drawn}
 
     def _summary(self) -> str:
         return f"{len(self.body.curves)} curve{'' if len(self.body.curves) == 1 else 's'}"
@@ -605,6 +635,10 @@ def _cut(curve: SurvivalSteps, shown: int) -> SurvivalSteps:
     return msgspec.structs.replace(curve, **lists)
 
 
+def _shorten(group: str) -> str:
+    return group if len(group) <= LETTERS else f"{group[: LETTERS - 1]}…"
+
+
 def draw_curves(
     curves: Sequence[tuple[SurvivalSteps, FreeShares]],
     times: Sequence[float],
@@ -619,6 +653,9 @@ def draw_curves(
     step = 10 ** math.floor(math.log10(last / 4))
     step *= next(one for one in (1, 2, 5, 10) if last / (one * step) <= 6)
     ticks = [step * tick for tick in range(int(last / step) + 1)]
+    if cut:  # how many are at risk is known at the ends of cells
+        ends = np.array([0.0, *times])
+        ticks = sorted({float(ends[np.abs(ends - tick).argmin()]) for tick in ticks})
     bottom = TOP + HIGH
 
     def x(time: float) -> float:
@@ -668,12 +705,12 @@ def draw_curves(
                 f'<text x="{x(tick):.1f}" y="{below}" text-anchor="middle" fill="{colour}">{max(count, 0):.0f}</text>'
             )
         parts.append(
-            f'<text x="{LEFT + WIDE + 24}" y="{below}" fill="{colour}">{element_text(curve.group)}</text>'
+            f'<text x="{LEFT + WIDE + 24}" y="{below}" fill="{colour}">{element_text(_shorten(curve.group))}</text>'
         )
     return draw_frame(
         "Incidence" if rising else "Survival",
         parts,
-        LEFT + WIDE + 200,
+        LEFT + WIDE + 40 + LETTER * max(len(_shorten(curve.group)) for curve, _ in curves),
         bottom + 70 + LINE * (len(curves) + 1),
         4,
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, name_some
+from concilium.errors import HouseError, StudyError, name_some
 from concilium.models.explanation import Explanation, Reason, read_odds, say_odds, say_risk, say_risk_interval
 from concilium.models.intervals import WITHIN_95, find_unentered
 from concilium.models.method import (
@@ -30,7 +30,16 @@ from concilium.protocol.questions import Conversation, Learned
 from concilium.protocol.schema import SchemaSeen, find_cautions, say_left_out
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import DictionaryEntry, say_value
-from concilium.statistics.columns import LEAST_KNOTS, MOST_KNOTS, RegressionTerms, build
+from concilium.statistics.columns import (
+    LEAST_KNOTS,
+    MOST_KNOTS,
+    Declaration,
+    RegressionTerms,
+    build,
+    check_stated,
+    find_terms,
+    pack_triangle,
+)
 from concilium.statistics.distributions import (
     chi_squared_tail,
     student_quantile,
@@ -47,6 +56,7 @@ from concilium.statistics.results import (
     draw_forest,
     draw_html,
     draw_text,
+    fold_line,
     known,
     make_lines,
     say_interval,
@@ -65,6 +75,7 @@ NOT_PRIVATE = (
 # A number so many standard deviations from the mean is one that hardly any patient of the model had.
 FAR = 5.0
 MANY_LOST = 0.1
+INTERCEPT = "intercept"
 ENDLESS = "by which the outcome separates. This answer has no interval. Leave such terms out, or join values."
 
 
@@ -135,6 +146,13 @@ class TermBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     tests: list[TermTest]
     between: list[TermBetween] = []
 
+    intercepts: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        columns = len(self.terms.columns)
+        if [len(self.estimates) - self.intercepts, len(self.means), len(self.deviations)] != [columns] * 3:
+            raise ValueError("a regression has an estimate, a mean and a deviation for each column")
+
 
 B = TypeVar("B", bound=TermBody)
 
@@ -154,6 +172,37 @@ class TermModel(PrivateMethod[B]):
     values: Values = field(default_factory=dict)
     bins: Bins = field(default_factory=dict)
 
+    def check(self) -> None:
+        for attribute, knots in self.splines.items():
+            if not LEAST_KNOTS <= len(knots) <= MOST_KNOTS:
+                raise StudyError(
+                    f"the splines of {attribute!r} need {LEAST_KNOTS} to {MOST_KNOTS} knots; got {len(knots)}"
+                )
+        if self.way_out.bounded:
+            self._check_private()
+            check_stated(self, "holds a number between the ends of its bins: give {!r} two at least")
+
+    def _check_private(self) -> None:
+        """StudyError where a private study lacks something, or asks for what it cannot have."""
+        raise NotImplementedError
+
+    @property
+    def _declaration(self) -> Declaration:
+        ends = dict(self.bins.items()) if self.way_out.bounded else None
+        return Declaration(self.splines, self.reference, self.interactions, ends)
+
+    def _choose_terms(
+        self, seen: Mapping[str, SchemaSeen], time: str = ""
+    ) -> tuple[RegressionTerms, dict[str, str]]:
+        """The terms that every hospital has columns for, without a `time`; and what is left out, and why."""
+        bins = {one: edges for one, edges in self.bins.items() if one not in (self.target, time)}
+        numbers, categories, left_out = find_terms(seen, bins, list(self.reference))
+        numbers = [one for one in numbers if one != time]
+        for named in (categories, left_out):
+            named.pop(time, None)
+        self._refuse_lacking({*numbers, *categories}, left_out)
+        return self._declaration.make_terms(numbers, categories), left_out
+
     def _compare(
         self, body: B, about: Mapping[str, Any], family: str, warnings: list[str]
     ) -> Conversation[B]:
@@ -172,11 +221,8 @@ class TermModel(PrivateMethod[B]):
         note = "what each hospital finds alone, for how they differ"
         return [PlannedQuestion(AskOwnFits.kind, None, note)] if self.by_hospital else []
 
-    def _refuse_lacking(
-        self, numbers: Iterable[str], categories: Iterable[str], left_out: Mapping[str, str]
-    ) -> None:
+    def _refuse_lacking(self, usable: set[str], left_out: Mapping[str, str]) -> None:
         """HouseError where what the study names is not there to be asked about."""
-        usable = {*numbers, *categories}
         wanted = [
             *(self.attributes or ()),
             *self.splines,
@@ -314,14 +360,14 @@ class TermModel(PrivateMethod[B]):
             return ()
         return (f"Learned from {used} of {used + lost} patients: the others lack a value, and may differ.",)
 
-    def table(self) -> list[RegressionLine]:
+    def list_terms(self) -> list[RegressionLine]:
         """Every term with its estimate, errors, interval and p-value."""
         return make_lines(self._estimates, self._ratio)
 
     def to_csv(self) -> str:
         """The table with all its numbers."""
         names = [one.name for one in fields(RegressionLine)]
-        return write_csv([names, *([getattr(line, name) for name in names] for line in self.table())])
+        return write_csv([names, *([getattr(line, name) for name in names] for line in self.list_terms())])
 
     def to_html(self) -> str:
         """The table as HTML."""
@@ -335,7 +381,7 @@ class TermModel(PrivateMethod[B]):
     @property
     def _in_words(self) -> list[RegressionLine]:
         """The table with what the dictionary says of values."""
-        return [replace(line, term=self._say_term(line.term)) for line in self.table()]
+        return [replace(line, term=self._say_term(line.term)) for line in self.list_terms()]
 
     def _say_term(self, term: str) -> str:
         """A term with what the dictionary says of its values: `sex = female`, not `sex = 0`."""
@@ -370,7 +416,23 @@ class TermModel(PrivateMethod[B]):
             f"(Q {say_number(one.statistic)}, p {say_p(one.p)})"
             for one in self.body.between
         ]
-        return "\n".join([draw_text(self.rows()), *tests, *differ, *self._say_counts()])
+        return "\n".join(
+            [draw_text(self.rows()), *self._say_references(), *tests, *differ, *self._say_counts()]
+        )
+
+    def _say_references(self) -> list[str]:
+        """What each category is compared with: the values without a term, or with none that is left."""
+        terms = self.body.terms
+        told = {(f.attribute, f.cell) for column in terms.columns for f in column.factors}
+        used = {attribute for attribute, _ in told}
+        others = [
+            self._say_term(f"{one.name} = {label(value)}")
+            for place, one in enumerate(terms.attributes)
+            if place in used
+            for value, cell in zip(one.values, one.cells, strict=True)
+            if (place, cell) not in told
+        ]
+        return [fold_line(f"compared with {', '.join(others)}")] if others else []
 
     def _say_counts(self) -> list[str]:
         """Whom the estimates are from."""
@@ -379,8 +441,9 @@ class TermModel(PrivateMethod[B]):
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """A forest plot of all terms."""
         drawn = {"forest plot": draw_forest(self._in_words, self._ratio)}
-        lines = {line.term: line for line in self.table()}
-        for one in self.body.between[: MOST_SHOWN if whole else FEW_DRAWN]:
+        lines = {line.term: line for line in self.list_terms()}
+        most_apart = sorted(self.body.between, key=lambda one: -one.share)
+        for one in most_apart[: MOST_SHOWN if whole else FEW_DRAWN]:
             reach = WITHIN_95
             own = [
                 TermEstimate(site, value, error, low=value - reach * error, high=value + reach * error)
@@ -389,7 +452,7 @@ class TermModel(PrivateMethod[B]):
             if own:
                 every = replace(lines[one.term], term=f"all (I^2 {one.share:.0%})")
                 term = self._say_term(one.term)
-                drawn[f"{term} by hospital"] = draw_forest(
+                drawn[f"by hospital: {term}"] = draw_forest(
                     [*make_lines(own, self._ratio), every], self._ratio
                 )
         return drawn
@@ -435,6 +498,33 @@ def estimate_all(
             )
         )
     return estimates
+
+
+def estimate_privately(
+    terms: RegressionTerms, values: Vector, covariance: NDArray[np.float64] | None
+) -> dict[str, Any]:
+    """Estimates, covariance and tests of a private body; without errors where noise hides them (None)."""
+    names = [INTERCEPT, *terms.names][-len(values) :]
+    if covariance is None:
+        estimates = [TermEstimate(term, float(one)) for term, one in zip(names, values, strict=True)]
+        return {"estimates": estimates, "covariance": [], "tests": []}
+    return {
+        "estimates": estimate_all(names, values, (covariance, None, None), None, None, ()),
+        "covariance": pack_triangle(covariance).tolist(),
+        "tests": wald_tests(terms, values, covariance),
+    }
+
+
+def warn_of_terms(lacking: int, patients: int, dependent: Sequence[str]) -> list[str]:
+    """What a card says of patients and of terms that are left out."""
+    said = []
+    if lacking:
+        said.append(f"{lacking} patients with a missing value are left out; {patients} are in the regression")
+    if dependent:
+        said.append(
+            f"left out: {', '.join(dependent[:5])} (a combination of other terms, or the same for everybody)"
+        )
+    return said
 
 
 def wald_tests(
@@ -500,9 +590,10 @@ def say_explained(
     noisy: bool = False,
     entry: DictionaryEntry | None = None,
     by: str = "",
+    then: tuple[str, ...] = (),
 ) -> Explanation:
     """An explanation by what attributes move, from the mean patient's risk to this one's; `entry` says what classes
-    mean, and `by` by which time the event is predicted."""
+    mean, `by` by which time the event is predicted, and `then` what follows the first sentence."""
     base, end = ends
     prediction: Value
     chances: tuple[float, ...] = ()
@@ -536,7 +627,7 @@ def say_explained(
         prediction,
         chance,
         tuple(reasons),
-        (begin, *lines, *notes),
+        (begin, *then, *lines, *notes),
         base,
         notes=notes,
         chances=chances,

@@ -70,6 +70,18 @@ def pack_attached(path: Path) -> dict[str, str]:
     return packed
 
 
+def _inflate(name: str, text: str, most: int) -> bytes:
+    """A file of at most so many bytes, as it was before it was packed."""
+    try:
+        inflate = zlib.decompressobj()
+        content = inflate.decompress(base64.b64decode(text, validate=True), most + 1)
+    except (binascii.Error, zlib.error, ValueError):
+        raise StudyError(f"the file {name!r} that came with the study cannot be unpacked") from None
+    if len(content) > most or not inflate.eof:
+        raise StudyError(f"the file {name!r} that came with the study is cut short, or too large")
+    return content
+
+
 def unpack_attached(packed: Mapping[str, str], folder: Path) -> None:
     """Put the files of a study beside its text; StudyError where it, or one of them, is not what its name says."""
     if len(packed) > len(PLACES):
@@ -86,14 +98,8 @@ def unpack_attached(packed: Mapping[str, str], folder: Path) -> None:
             raise StudyError("the study's text is not TOML, or too long; submit it again") from None
     left = MOST_BYTES
     for name, text in packed.items():
-        try:
-            inflate = zlib.decompressobj()
-            content = inflate.decompress(base64.b64decode(text, validate=True), left + 1)
-        except (binascii.Error, zlib.error, ValueError):
-            raise StudyError(f"the file {name!r} that came with the study cannot be unpacked") from None
+        content = _inflate(name, text, left)
         left -= len(content)
-        if left < 0 or not inflate.eof:
-            raise StudyError(f"the file {name!r} that came with the study is cut short, or too large")
         try:
             _put(folder / name, content)
         except ConciliumError:

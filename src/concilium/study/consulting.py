@@ -7,18 +7,22 @@ release, which stays at the house: nothing is asked of a hospital, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from concilium.consult.fhir_values import add_codes, list_inputs
 from concilium.consultations.answers import ConsultationAnswer, read_request
 from concilium.consultations.consultation import Consultation
 from concilium.consultations.passes import RequesterPass
-from concilium.errors import HouseError, StudyError, StudyPending
+from concilium.errors import HouseError, ModelError, StudyError, StudyPending
 from concilium.models.model_file import load
 from concilium.protocol.terms import today
+from concilium.records.dictionary import draft_entries
 from concilium.records.fhir_patient import OLDEST, is_bundle, read_bundle
 
 if TYPE_CHECKING:
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
     from concilium.study.study import Study
 
 MODEL = "model.json"
+DRAFT = """# A consultation: concilium ask {file} ATTRIBUTE=VALUE ... (docs/asking.md says what else it may state)
+[study]
+method = "consultation"
+target = {outcome}
+"""
 # Gets the release of a dated study into a folder, and takes up work in progress where there is some.
 Fetch = Callable[["Study", Path, bool], object]
 
@@ -38,25 +47,26 @@ def ask(
     tell: Callable[[str], None] | None = None,
     fetch: Fetch | None = None,
     oldest: int = OLDEST,
+    mapping: Path | None = None,
 ) -> ConsultationAnswer:
     """Answer for a patient by the file of a release, or by the study file of a standing consultation.
 
     Whatever is wrong with the patient or the requester is said before a hospital is asked anything. `fetch` gets a
     month's release from elsewhere, such as the house of a network; without it, the hospitals of the study file release
-    it here.
+    it here. `mapping`: a dictionary that says where in a FHIR Bundle attributes are.
     """
     path = Path(path)
     if path.suffix == ".json":
-        return _open(path).ask(patient, requester=requester, oldest=oldest)
+        return _answer(_open(path), patient, requester, oldest, mapping)
     from concilium.study.study import Study
 
     study = Study.read(path, elsewhere=fetch is not None)
     agreed = _take_consultation(study, study.open_method())
     agreed.check_request(requester)
     month = today().isoformat()[:7]
-    folder = find_release(path, month)
+    folder = _find_release(path, month)
     if not (folder / MODEL).exists():
-        _check_patient(study, agreed, patient, oldest)
+        _check_patient(study, agreed, patient, oldest, mapping)
         if tell is not None:
             tell(f"releasing the counts of {month}")
         dated = date_study(study, month)
@@ -79,7 +89,58 @@ def ask(
                 f"the counts of {month} were released before, and hospitals do that once a month: {folder} is not "
                 "there any more, so put its folder back, or ask again next month"
             ) from None
-    return _open(folder / MODEL).ask(patient, requester=requester, oldest=oldest)
+    released = _open(folder / MODEL)
+    _check_unchanged(path, agreed, released)
+    return _answer(released, patient, requester, oldest, mapping)
+
+
+def _answer(
+    released: Consultation,
+    patient: Mapping[str, Any],
+    requester: str | RequesterPass,
+    oldest: int,
+    mapping: Path | None,
+) -> ConsultationAnswer:
+    entries = None
+    if mapping is not None:
+        if not is_bundle(patient):
+            raise ModelError("--map is for a FHIR Bundle, and this patient is none: leave it out")
+        entries = add_codes(released.card.dictionary, mapping, list_inputs(released))
+    return released.ask(patient, requester=requester, oldest=oldest, entries=entries)
+
+
+def _check_unchanged(path: Path, agreed: Consultation, released: Consultation) -> None:
+    """StudyError where the study file says something else than what a month's counts were released for: an answer would
+    be about another outcome or other cells."""
+    now = {**agreed.get_params(), "month": released.month}
+    for name, then in released.get_params().items():
+        if now[name] != then:
+            raise StudyError(
+                f"{path}: {name!r} was changed after the counts of {released.month} were released (it was "
+                f"{_say(then)}): undo that, or save it as another file, which is a consultation of its own"
+            )
+
+
+def draft_study(tables: Sequence[Path], outcome: str) -> tuple[Path, bool]:
+    """Write the study file of a consultation of these tables, a hospital each, and nothing else stated, in this folder;
+    and whether it was not there. StudyError where another file is in its place."""
+    path = Path(f"{re.sub(r'[^0-9A-Za-z_-]+', '-', outcome)}.toml")
+    text = DRAFT.format(file=path, outcome=json.dumps(outcome))
+    for table in tables:
+        text += f"\n[[site]]\nname = {json.dumps(table.stem)}\nrecords = {json.dumps(str(table))}\n"
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+        return path, True
+    if path.read_text(encoding="utf-8") != text:
+        raise StudyError(
+            f"{path}: is there, and says something else than these tables and this outcome: ask it, concilium ask "
+            f"{path} ATTRIBUTE=VALUE, or move it away"
+        )
+    return path, False
+
+
+def _say(value: object) -> str:
+    return "not stated" if value in (None, "", (), [], {}) else f"{value!r}"
 
 
 def date_study(study: Study, month: str) -> Study:
@@ -87,7 +148,7 @@ def date_study(study: Study, month: str) -> Study:
     return msgspec.structs.replace(study, parameters={**study.parameters, "month": month})
 
 
-def find_release(path: Path, month: str) -> Path:
+def _find_release(path: Path, month: str) -> Path:
     """Where the release of a month lies: beside the study file."""
     return path.with_name(f"{path.stem}.asked") / month
 
@@ -110,12 +171,17 @@ def _take_consultation(study: Study, method: Any) -> Consultation:
     return method
 
 
-def _check_patient(study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int) -> None:
+def _check_patient(
+    study: Study, agreed: Consultation, patient: Mapping[str, Any], oldest: int, mapping: Path | None
+) -> None:
     """ModelError where the patient could not be asked about, as far as the study file tells."""
     grid, named = _list_named(study, agreed)
+    entries: Mapping[str, DictionaryEntry] = study.dictionary.entries
     if is_bundle(patient):
-        patient = read_bundle(patient, named, study.dictionary.entries, today(), oldest).values
-    entries, known = study.dictionary.entries, named or {*patient} - {study.target}
+        mapped = entries if mapping is None else add_codes(entries, mapping, named)
+        patient = read_bundle(patient, named, mapped, today(), oldest).values
+    entries = {**draft_entries(study.values), **entries}
+    known = named or {*patient} - {study.target}
     read_request(patient, grid, known, entries, study.query, target=study.target, numbers=study.bins)
 
 
@@ -130,17 +196,17 @@ def _list_named(study: Study, agreed: Consultation) -> tuple[list[str], list[str
 def list_attributes(path: str | Path, *, elsewhere: bool = False) -> dict[str, DictionaryEntry | None]:
     """What a form asks of a patient, the grid first, each with its entry in the dictionary."""
     path = Path(path)
-    release = find_release(path, today().isoformat()[:7]) / MODEL
+    release = _find_release(path, today().isoformat()[:7]) / MODEL
     if path.suffix == ".json" or release.exists():
         released = _open(release if release.exists() else path)
         grid, named = [one.name for one in released.body.by], released.attributes_
-        entries = released.card.dictionary
+        entries = released.entries
     else:
         from concilium.study.study import Study
 
         study = Study.read(path, elsewhere=elsewhere)
         grid, named = _list_named(study, _take_consultation(study, study.open_method()))
-        entries = dict(study.dictionary.entries)
+        entries = {**draft_entries(study.values), **study.dictionary.entries}
         if not named:
             raise StudyError(
                 f"{path}: names no attributes that a form could ask for before the first release: give them as "

@@ -25,7 +25,7 @@ from concilium.models.method import Method
 from concilium.models.validation import Validation
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.protocol.terms import MEASURED, MOST_PURPOSE
-from concilium.records.columns import label
+from concilium.records.columns import Value, label
 from concilium.study.planning import plan_proposal, refuse_proposal
 from concilium.study.results import WorkInProgress, make_folder, write_json
 from concilium.study.running import require_ledgers
@@ -256,6 +256,16 @@ def _count_wrong(table: RiskTable) -> int:
     return round(sum(counts[0] if place >= table.called else counts[1] for place, counts in cells))
 
 
+def _find_positive(study: Study) -> Value:
+    """The class of positive patients: as stated, or the second of two."""
+    if study.positive is not None:
+        return study.positive
+    stated = study.values.get(study.target, ())
+    if len(stated) != 2:
+        raise StudyError(f"{study.path}: donors are ranked by positive patients: give [study] positive")
+    return stated[1]
+
+
 def _open_ranking(study: Study) -> OwnModels:
     """The ranking that a study file asks for; StudyError where it cannot be."""
     if study.several:
@@ -266,11 +276,7 @@ def _open_ranking(study: Study) -> OwnModels:
             'write release = "exact", or "private" with an epsilon, under [privacy]'
         )
     method, blocks = study.open_method(), study.donors.blocks
-    positive = study.positive
-    if positive is None and len(stated := study.values.get(study.target, ())) == 2:
-        positive = stated[1]
-    if positive is None:
-        raise StudyError(f"{study.path}: donors are ranked by positive patients: give [study] positive")
+    positive = _find_positive(study)
     if study.way_out.bounded and blocks is None:
         raise StudyError(
             f"{study.path}: noisy figures of hospitals' own models are means over blocks of patients: give [donors] "

@@ -18,6 +18,7 @@ from concilium.models.private_start import NAMES_PATIENTS, find_unusable, states
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan, PlannedQuestion, shown
 from concilium.privacy.identity import Identity, has_fingerprint
+from concilium.protocol.cohort import View
 from concilium.protocol.terms import MEASURED, find_needs
 from concilium.records.delimited import look
 from concilium.records.sources import TEXT_FILES, is_text_file
@@ -228,9 +229,10 @@ def _refuse_unfit(
             known = {when: amount for when, amount in amounts.items() if amount is not None}
             when = min(known, key=lambda one: known[one], default="")
             left = f"{site.currency} {shown(known[when])} is left{when}" if known else "it has none"
+            later = when and site.cost <= (site.balance.per_month or 0)
             raise StudyError(
-                f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): {fewer} a "
-                "smaller epsilon (nothing was asked)"
+                f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): "
+                f"{'wait for the next month, or ' if later else ''}{fewer} a smaller epsilon (nothing was asked)"
             )
         if site.forbidden:
             raise StudyError(
@@ -305,16 +307,40 @@ def _find_unstated(study: Study) -> tuple[str, ...]:
 
 
 def _find_misfits(study: Study, method: Method[Any]) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """The columns of every hospital that takes part, and the hospitals that lack a column the study cannot do without,
-    each with the first of these. They step aside where the study says so, and stop it otherwise."""
+    """The columns of every hospital that takes part, and the hospitals that do not fit, each with why. They step aside
+    where the study says so, and stop it otherwise."""
     if study.method_type.reads_courses or study.elsewhere:
         return {}, {}
     columns = _list_columns(study)
-    lacking = {site: sorted(method.required_columns - known) for site, known in columns.items()}
-    return (
-        {site: known for site, known in columns.items() if not lacking[site]},
-        {site: absent[0] for site, absent in lacking.items() if absent},
-    )
+    misfits = {}
+    for site, known in columns.items():
+        if absent := sorted(method.required_columns - known):
+            misfits[site] = f"it has no column {absent[0]!r}, which the study needs"
+    if method.spares_misfits and not study.way_out.bounded:
+        for hospital in study.hospitals:
+            if hospital.name in columns and hospital.name not in misfits:
+                misfits |= _find_misfit_by_table(study, method, hospital)
+    return {site: known for site, known in columns.items() if site not in misfits}, misfits
+
+
+def _find_misfit_by_table(study: Study, method: Method[Any], hospital: Hospital) -> dict[str, str]:
+    """What the gate will find in a table, and not in the names of its columns: rules of the policy that take a column
+    out or make it coarser, and words where bins are stated."""
+    policy = Policy.read(study.locate(hospital.policy)) if hospital.policy else Policy()
+    try:
+        view = View(read_table(study, study.locate(hospital.records or ""), hospital, study.reading), policy)
+    except (ConciliumError, OSError):
+        return {}
+    if absent := sorted(method.required_columns - set(view.records.names)):
+        why = view.hidden.get(absent[0], "")
+        return {hospital.name: f"it has no column {absent[0]!r}, which the study needs{why and f' ({why})'}"}
+    for name, edges in study.bins.items():
+        try:
+            if name in method.required_columns:
+                view.binned(name, tuple(edges))
+        except ConciliumError as error:
+            return {hospital.name: str(error)}
+    return {}
 
 
 def _find_left_out(study: Study, method: Method[Any], columns: Mapping[str, set[str]]) -> dict[str, str]:

@@ -24,7 +24,7 @@ import msgspec
 from concilium.errors import CannotResume, ConciliumError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.drift import describe_performance
-from concilium.evaluation.metrics import FIGURES, NUMBER_FIGURES
+from concilium.evaluation.metrics import FIGURE_HEAD, FIGURES, NUMBER_FIGURES, list_figures
 from concilium.evaluation.risk_tables import find_untold
 from concilium.models.follow_up import FollowUp
 from concilium.models.pictures import Picture
@@ -176,22 +176,13 @@ class StudyResults:
         """What must be looked into before anybody believes the model."""
         return list(self.card.alarms)
 
-    def _list_figures(self) -> list[tuple[str, str, str]]:
+    def list_figures(self) -> list[tuple[str, str, str]]:
         """The figures that were measured, each with its interval."""
-        intervals = self.metrics.get("overall", {}).get("intervals") or {}
         names = NUMBER_FIGURES if "range" in self.metrics else FIGURES
-        return [
-            (
-                name,
-                f"{self.metrics[name]:.3f}",
-                " to ".join(f"{end:.3f}" for end in intervals.get(name) or ()),
-            )
-            for name in names
-            if isinstance(self.metrics.get(name), int | float)
-        ]
+        return list_figures(self.metrics.get("overall", {}), names)
 
     def __repr__(self) -> str:
-        figures = "".join(f", {name}={value}" for name, value, _ in self._list_figures()[:3])
+        figures = "".join(f", {name}={value}" for name, value, _ in self.list_figures()[:3])
         return f"StudyResults({self.study.name!r}, {self.study.method}{figures}, {len(self.files)} files)"
 
     def _repr_html_(self) -> str:
@@ -202,7 +193,7 @@ class StudyResults:
         from concilium.statistics.results import draw_html
 
         alarms = "".join(f"<li><b>{escape(one)}</b></li>" for one in self.alarms)
-        rows = [("figure", "value", "95 % interval"), *self._list_figures()]
+        rows = [FIGURE_HEAD, *self.list_figures()]
         figures = draw_html(rows) if len(rows) > 1 else "<p>Not evaluated.</p>"
         return f"<h4>{escape(self.study.name)}</h4><ul>{alarms}</ul>{figures}{self.model._repr_html_()}"
 

@@ -9,7 +9,7 @@ import functools
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,6 @@ from concilium.privacy.accounting import warn_of_delta
 from concilium.protocol.schema import LEFT_OUT
 from concilium.records.table import Records
 from concilium.records.table_map import read_mapped
-from concilium.study.choosing import say_passed_over
 from concilium.study.evaluating import compare_ways, hold_back, learn_through_gate, leave_out, widen
 from concilium.study.planning import refuse_unfit
 from concilium.study.results import (
@@ -37,6 +36,7 @@ from concilium.study.results import (
     tabulate,
     write_results,
 )
+from concilium.study.sections import say_passed_over
 from concilium.study.sources import keep_patients, open_house, open_sites, read_tables, read_test_file
 
 if TYPE_CHECKING:
@@ -194,6 +194,14 @@ def require_ledgers(study: Study, waiting: Iterable[str]) -> None:
             )
 
 
+def _warn_of_faults(study: Study, faults: Sequence[str], warn: Tell) -> None:
+    """The first of these, and how many more there are."""
+    for fault in faults[:MOST_FAULTS]:
+        warn(fault)
+    if len(faults) > MOST_FAULTS:
+        warn(f"and {len(faults) - MOST_FAULTS} more like that: concilium check {study.path}")
+
+
 def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> StudyResults:
     """Fit the study's method with all its sites, and evaluate it as the study says."""
     if study.method_type.reads_courses:
@@ -207,11 +215,8 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
     positive = study.find_positive(classes)
     _warn_of_deltas(study, tables, warn)
     differences = _find_differences(study, tables)
-    faults = [*(() if shows_single_sites(study) else differences), *_find_faults(study, tables)]
-    for fault in faults[:MOST_FAULTS]:
-        warn(fault)
-    if len(faults) > MOST_FAULTS:
-        warn(f"and {len(faults) - MOST_FAULTS} more like that: concilium check {study.path}")
+    single = shows_single_sites(study)
+    _warn_of_faults(study, [*(() if single else differences), *_find_faults(study, tables)], warn)
     work.bind(study, [*tables.values(), *test.values()])
     sites = open_sites(study, tables, spare=work.folder)
     for name, site in sites.items():
@@ -246,12 +251,11 @@ def conduct(study: Study, work: WorkInProgress, on_round: Tell, warn: Tell) -> S
     if study.evaluate is not None and study.evaluate.compare:
         on_round(f"comparing with local{', pooled and donor' if classes else ' and pooled'} models")
         metrics["comparison"] = compare_ways(study, tables, results, classes, positive)
-    if table is None and shows_single_sites(study):
+    if table is None and single:
         table = count_predictions([one for result in results for one in result.predictions], positive)
-    shown, unshown = (differences, []) if shows_single_sites(study) else ([], differences)
-    raise_alarms(model, metrics, shown, table)
+    raise_alarms(model, metrics, differences if single else [], table)
     terms = find_terms(work.journal("model"), model.card.study)
-    return StudyResults(study, model, metrics, terms, differences=unshown)
+    return StudyResults(study, model, metrics, terms, differences=[] if single else differences)
 
 
 def _warn(text: str) -> None:

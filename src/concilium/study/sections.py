@@ -7,7 +7,7 @@ follows from how the method declares its parameters.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -20,6 +20,7 @@ from concilium.registry import METHODS, RELEASES, SHARINGS, load
 if TYPE_CHECKING:
     from concilium.codes.sharing_parameters import SharingParameters
     from concilium.models.method import Method
+
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -187,7 +188,6 @@ class DonorRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ROWS = "one_row_per_patient"
-MOST_OF_A_CELL, BELOW = 120, "see below"
 
 
 def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str, Any]]:
@@ -205,6 +205,12 @@ def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str,
         raise StudyError(f"{path}: is not a TOML file: {error}") from None
     if isinstance(about := document.get("study"), dict):
         document["study"] = {"name": path.stem, **about}
+    _write_sites_out(path, document, about)
+    return content, document
+
+
+def _write_sites_out(path: Path, document: dict[str, Any], about: object) -> None:
+    """One [[site]] for each hospital that [sites] lists."""
     sites: Any = document.get("sites")
     listed = {name: sites[name] for name in sites if name != ROWS} if isinstance(sites, dict) else {}
     named: Any = document.get("site", [])
@@ -215,7 +221,6 @@ def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str,
         if isinstance(named, list) and all(isinstance(site, dict) for site in named):
             document["site"] = [{**stated, **site} for site in [*named, *_write_out(listed, about)]]
             del document["sites"]
-    return content, document
 
 
 def _write_out(listed: Mapping[str, str], about: object) -> list[dict[str, str]]:
@@ -410,29 +415,60 @@ def read_parameters(
     return given
 
 
-def tabulate_parameters(method: type[Method[Any] | SharingParameters]) -> str:
-    """The section named after a method as a table for docs/studies.md: key, what it takes, default, what it means. What
-    is too long for a cell goes on in a list below."""
-    rows, below = ["| key | takes | default | meaning |", "|---|---|---|---|"], []
-    for one in method.parameters().values():
-        if one.parameter.section:
-            continue
-        default = "–" if one.default is None else f"`{shown(one.default)}`"
-        about, rest = _split_cell(one.parameter.about.replace("None: ", "without it: "))
-        rows.append(f"| `{one.name}` | {_as_in_toml(one.parameter.takes)} | {default} | {about} |")
-        if rest:
-            below.append(f"- `{one.name}`: {rest}")
-    return "\n".join([*rows, *(["", *below] if below else [])])
-
-
-def _split_cell(text: str) -> tuple[str, str]:
-    """What of a text fits a cell, whole clauses of it, and the rest."""
-    if len(text) <= MOST_OF_A_CELL:
-        return text, ""
-    end = text.rfind("; ", 0, MOST_OF_A_CELL - len(BELOW) - 3)
-    return (f"{text[:end]} ({BELOW})", text[end + 2 :]) if end > 0 else (BELOW, text)
-
-
 def _as_in_toml(takes: str) -> str:
     """What a parameter takes, as a study file writes it."""
     return takes.replace("'", '"').replace("True or False", "true or false")
+
+
+Least = Annotated[int, Meta(ge=1, description="a whole number from 1")]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """[choose]: which of the hospitals take part, by what each declares under its [[site]]."""
+
+    columns: Names | None = None
+    least: Least | None = None
+    most: Least | None = None
+
+
+def choose_hospitals(
+    path: Path, hospitals: Sequence[Hospital], choice: Choice
+) -> tuple[tuple[Hospital, ...], dict[str, str]]:
+    """Those who take part, and of the others why they do not; StudyError where nobody does.
+
+    *Protects:* every patient, *from:* being a reason why a hospital is chosen or not: what is declared stands in the
+    study file, and no table is looked at. *Cost:* none. *Assumes:* a hospital declares a band that one patient does
+    not change.
+    """
+    for one in hospitals:
+        if one.size is not None and not 1 <= one.size[0] <= one.size[1]:
+            raise StudyError(
+                f"{path}: [[site]] {one.name}: size must be a band such as [100, 999]; got {list(one.size)}"
+            )
+    passed_over = {one.name: why for one in hospitals if (why := _find_reason(one, choice))}
+    chosen = tuple(one for one in hospitals if one.name not in passed_over)
+    if hospitals and not chosen:
+        raise StudyError(f"{path}: [choose] leaves no hospital: {say_passed_over(passed_over)}")
+    return chosen, passed_over
+
+
+def say_passed_over(passed_over: Mapping[str, str]) -> str:
+    """Who was not chosen, and why."""
+    return "; ".join(f"{name} {why}" for name, why in passed_over.items())
+
+
+def _find_reason(hospital: Hospital, choice: Choice) -> str:
+    """Why a hospital does not take part; empty where it does."""
+    absent = [name for name in choice.columns or () if name not in (hospital.declares or ())]
+    if absent:
+        return f"declares no column {absent[0]!r}"
+    if (choice.least, choice.most) == (None, None):
+        return ""
+    if hospital.size is None:
+        return "declares no size"
+    low, high = hospital.size
+    if choice.least is not None and low < choice.least:
+        return f"declares {low:,} to {high:,} patients, which may be fewer than {choice.least:,}"
+    if choice.most is not None and high > choice.most:
+        return f"declares {low:,} to {high:,} patients, which may be more than {choice.most:,}"
+    return ""

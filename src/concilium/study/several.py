@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any
 from concilium.consult.report import render_methods
 from concilium.errors import CannotResume, ConciliumError, HouseError, RunStopped, StudyError, StudyPending
 from concilium.evaluation.alarms import find_reversed, is_miscalibrated, tells_nothing
+from concilium.evaluation.metrics import FIGURE_HEAD
 from concilium.models.intervals import WITHIN_95
 from concilium.models.model_file import load
+from concilium.models.pictures import Picture
 from concilium.privacy.accounting import epsilon_from_rho, say_epsilon
 from concilium.study.planning import plan_several, refuse_unfit
 from concilium.study.results import (
@@ -56,7 +58,7 @@ class _Pick:
     why: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SeveralResults:
     """The results of every method by its name, a table of them, and which to take; `model`, `metrics` and `card` are
     those of the one to take (of the first, where nothing was measured)."""
@@ -65,6 +67,27 @@ class SeveralResults:
     results: Mapping[str, StudyResults]
     pick: _Pick
     files: Mapping[str, Path] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        pick = f"take {self.pick.method}" if self.pick.method else "nothing measured"
+        return f"SeveralResults({self.study.name!r}, {', '.join(self.results)}; {pick})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: which method to take, and the figures of each."""
+        from html import escape  # which a hospital's process needs not, as the next
+
+        from concilium.statistics.results import draw_html
+
+        said = f"<p>Take {escape(self.pick.method)}: {escape(self.pick.why)}.</p>" if self.pick.method else ""
+        parts = "".join(
+            f"<h5>{escape(method)}</h5>{draw_html([FIGURE_HEAD, *one.list_figures()])}"
+            for method, one in self.results.items()
+        )
+        return f"<h4>{escape(self.study.name)}</h4>{said}{parts}"
+
+    def plot(self) -> Picture:
+        """The picture of the method to take."""
+        return self.picked.plot()
 
     @property
     def picked(self) -> StudyResults:
@@ -304,6 +327,17 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         method: row for method, row in telling.items() if not (row["tells_risks"] and is_miscalibrated(row))
     }
     taken, why = _choose_readable(believed or telling, key)
+    return _Pick(taken, why + _say_passed_over(measured, wrong, telling, believed))
+
+
+def _say_passed_over(
+    measured: Collection[str],
+    wrong: Mapping[str, Collection[str]],
+    telling: Collection[str],
+    believed: Collection[str],
+) -> str:
+    """Which methods were not taken, for each reason."""
+    why = ""
     if left := [method for method in measured if method not in wrong]:
         why += f"; cannot be told from chance: {_say_names(left)}"
     if left := [method for method, sites in wrong.items() if sites]:
@@ -314,7 +348,7 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         why += f"; passed over for a calibration slope outside 0.5 to 2: {_say_names(left)}"
     elif not believed:
         why += "; no method's risks come true (calibration slope outside 0.5 to 2): adapt it before use"
-    return _Pick(taken, why)
+    return why
 
 
 def _choose_readable(rows: Mapping[str, Mapping[str, Any]], key: str) -> tuple[str, str]:

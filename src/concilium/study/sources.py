@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from concilium.protocol.region import Region
 from concilium.protocol.schema import state_values
 from concilium.protocol.site import Site
 from concilium.records.coding import Place, code_values, reads_as_number
-from concilium.records.columns import Coded, Numbers, Value, label
+from concilium.records.columns import Coded, Column, Numbers, Value, label
 from concilium.records.grammar import measure, read_text
 from concilium.records.patients import Patients
 from concilium.records.query import Query, read_as_labels
@@ -122,26 +122,41 @@ def _require_target(study: Study, records: Records, where: str, reading: Mapping
         raise StudyError(f"{where}: there is no column {study.target!r}, which is the target{hint}")
     if study.way_out.bounded:
         return
-    column, problem = records[study.target], ""
-    if study.target_range is None:
-        implied = reading.get(study.target) == "code" and study.target not in study.schema
-        if study.positive is None and (isinstance(column, Numbers) or (implied and _is_measured(column))):
-            method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
-            problem = (
-                f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
-                "or make classes of it"
-            )
-    elif isinstance(column, Numbers):
-        if any(map(math.isinf, column.numbers.tolist())):
-            problem = "is infinite for some patient; fix the column, or leave it empty where it is not known"
-    elif text := [label(value) for value in column.values if isinstance(value, str | bool)]:
-        odd = next((value for value in text if not reads_as_number(value)), text[0])
-        problem = (
-            f"is a number by its range under [bins], and holds text here ({odd!r}); fix the column, or predict "
-            "classes without the range"
-        )
+    column = records[study.target]
+    is_class = study.target_range is None
+    problem = _suspect_number(study, column, reading) if is_class else _suspect_text(column)
     if problem:
         raise StudyError(f"{where}: the target {study.target!r} {problem}")
+
+
+def _suspect_number(study: Study, column: Column, reading: Mapping[str, str]) -> str:
+    """What is wrong with a target that should be classes; nothing where it is."""
+    if study.positive is not None:
+        return ""
+    implied = reading.get(study.target) == "code" and study.target not in study.schema
+    if not (isinstance(column, Numbers) or (implied and _is_measured(column))):
+        return ""
+    method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
+    return (
+        f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
+        "or make classes of it"
+    )
+
+
+def _suspect_text(column: Column) -> str:
+    """What is wrong with a target that should be a number; nothing where it is."""
+    if isinstance(column, Numbers):
+        if any(map(math.isinf, column.numbers.tolist())):
+            return "is infinite for some patient; fix the column, or leave it empty where it is not known"
+        return ""
+    text = [label(value) for value in column.values if isinstance(value, str | bool)]
+    if not text:
+        return ""
+    odd = next((value for value in text if not reads_as_number(value)), text[0])
+    return (
+        f"is a number by its range under [bins], and holds text here ({odd!r}); fix the column, or predict "
+        "classes without the range"
+    )
 
 
 def _is_measured(column: Coded) -> bool:
@@ -153,7 +168,17 @@ def _is_measured(column: Coded) -> bool:
 def _require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
     """Every column that the study names is known somewhere, and what it says; one that nobody has is a slip."""
     tables = list(by_site.values())
-    names = {name for table in tables for name in table.names}
+    _require_mentioned(study, {name for table in tables for name in table.names})
+    for column in study.unstated:
+        if not all(table[column].by_itself for table in tables if column in table):
+            raise StudyError(f"{study.path}: {say_missing(column)}")
+    for site, table in by_site.items():
+        _require_numbers(study, site, table)
+        _require_classes(study, site, table)
+
+
+def _require_mentioned(study: Study, names: Collection[str]) -> None:
+    """Every column that the study mentions is one that some site has."""
     mentions = {
         "[study] query": sorted(Query.parse(study.query).attributes),
         "[study] attributes": study.attributes or (),
@@ -169,12 +194,6 @@ def _require_columns(study: Study, by_site: Mapping[str, Records]) -> None:
                 raise StudyError(
                     f"{study.path}: {place} names {column!r}, a column no site has{nearest(column, names)}"
                 )
-    for column in study.unstated:
-        if not all(table[column].by_itself for table in tables if column in table):
-            raise StudyError(f"{study.path}: {say_missing(column)}")
-    for site, table in by_site.items():
-        _require_numbers(study, site, table)
-        _require_classes(study, site, table)
 
 
 def _require_numbers(study: Study, site: str, table: Records) -> None:

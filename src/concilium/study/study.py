@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.errors import ConciliumError, QueryError, StudyError, nearest
+from concilium.errors import ConciliumError, QueryError, StudyError, name_some, nearest
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
-from concilium.study.choosing import Choice, choose_hospitals
+from concilium.study.sections import Choice, choose_hospitals
 
 if TYPE_CHECKING:
     from concilium.models.measuring import Evaluation
@@ -85,6 +85,26 @@ class Study(sections.About, frozen=True, kw_only=True):
         methods = ", ".join(dict.fromkeys(one.method for one in self.several or (self,)))
         return f"Study({self.name!r}, {methods}, target={self.target!r}, release={self.release})"
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what is learned about whom, where, and how it is released and measured."""
+        # As in `planning`: a hospital's process needs none of this.
+        from concilium.statistics.results import draw_html
+
+        studies = self.several or (self,)
+        split, named = self.split, name_some([one.name for one in self.hospitals], 12)
+        hospitals = named if split is None else f"one table, dealt by {split.by or split.gateways}"
+        asked = {} if self.evaluate is None else msgspec.structs.asdict(self.evaluate)
+        facts = {
+            "purpose": self.purpose,
+            "method": ", ".join(dict.fromkeys(one.method for one in studies)),
+            "target": self.target,
+            "patients": self.query or "everyone",
+            "release": ", ".join(dict.fromkeys(one.release for one in studies)),
+            "hospitals": hospitals,
+            "evaluation": ", ".join(f"{key} = {value}" for key, value in asked.items() if value) or "none",
+        }
+        return draw_html([("study", self.name), *((key, text) for key, text in facts.items() if text)])
+
     @classmethod
     def read(cls, path: str | Path, *, elsewhere: bool = False, text: str | None = None) -> Study:
         """The study in a TOML file; StudyError says in one sentence which key is wrong and how.
@@ -137,11 +157,15 @@ class Study(sections.About, frozen=True, kw_only=True):
             else None
         )
         dictionary = find_dictionary(path, document)
+        parameters = sections.read_parameters(path, method, document)
         if dictionary and about.attributes is None and not method.reads_courses:
             # What is in a table and not in the dictionary is no part of the study.
-            apart = {about.target, None if split is None else split.by}
+            apart = {about.target, None if split is None else split.by, about.time}
+            if about.time is None and _follows_time(method, parameters):
+                apart.add(getattr(method, "time", None))
             names = tuple(name for name in dictionary if name not in apart)
             about = msgspec.structs.replace(about, attributes=names or None)
+        values = {**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)}
         entry = dictionary.get(about.target)
         bins = dictionary.bins | ({about.target: entry.range} if entry is not None and entry.range else {})
         columns = sections.read_section(path, "series", document, sections.CourseColumns)
@@ -150,6 +174,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             _hospitals(path, document.get("site", [])),
             sections.read_section(path, "choose", document, Choice),
         )
+        about = msgspec.structs.replace(about, query=_read_query(path, about.query, values, dictionary))
         study = cls(
             **msgspec.structs.asdict(about),
             path=path,
@@ -160,11 +185,9 @@ class Study(sections.About, frozen=True, kw_only=True):
             passed_over=passed_over,
             columns=columns,
             schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
-            values={**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)},
+            values=values,
             bins={**bins, **sections.read_columns(path, "bins", document, sections.Edges)},
-            parameters=_join_parameters(
-                path, about.method, columns, sections.read_parameters(path, method, document)
-            ),
+            parameters=_join_parameters(path, about.method, columns, parameters),
             house=sections.read_section(path, "house", document, sections.HouseRules),
             evaluate=sections.read_section(path, "evaluate", document, sections.Evaluate)
             if "evaluate" in document
@@ -250,7 +273,6 @@ class Study(sections.About, frozen=True, kw_only=True):
         """What no single key can tell: keys that need, exclude or contradict each other."""
         self._check_hospitals()
         self._check_method()
-        self._check_query()
         for column, edges in self.bins.items():
             if any(not low < high for low, high in pairwise(edges)):
                 raise StudyError(
@@ -294,6 +316,10 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f'{self.path}: [study] encounters is for tables and release = "private"; otherwise all rows count'
             )
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        """[study] has the keys that the method needs, and none that it does not take."""
         for one in self.method_type.parameters().values():
             if one.required and one.parameter.section == "study" and getattr(self, one.name) is None:
                 raise StudyError(
@@ -339,14 +365,6 @@ class Study(sections.About, frozen=True, kw_only=True):
             return None
         return self.bins[self.target][0], self.bins[self.target][-1]
 
-    def _check_query(self) -> None:
-        from concilium.records.query import Query
-
-        try:
-            Query.parse(self.query)
-        except QueryError as error:
-            raise StudyError(f"{self.path}: [study] query: {error}") from None
-
     def _check_evaluation(self, evaluate: sections.Evaluate) -> None:
         if self.method_type.reads_courses and (evaluate.holdout is None or evaluate.compare):
             raise StudyError(
@@ -359,6 +377,19 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [evaluate] takes one of {', '.join(sections.HELD_BACK)}; {problem}"
             )
+        self._check_comparing(evaluate)
+        if evaluate.bands == 1:
+            raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
+        self._check_figures(evaluate)
+        if evaluate.leave_out and not self.way_out.comparable:
+            raise StudyError(
+                f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
+                "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
+                '= "exact" or "private"'
+            )
+
+    def _check_comparing(self, evaluate: sections.Evaluate) -> None:
+        """What comparing with models learned alone needs."""
         if evaluate.compare and (evaluate.leave_out is None or not self.way_out.by_site):
             raise StudyError(
                 f"{self.path}: [evaluate] compare puts hospitals that are left out beside what they learn alone: it "
@@ -374,15 +405,6 @@ class Study(sections.About, frozen=True, kw_only=True):
             raise StudyError(
                 f"{self.path}: [evaluate] compare does not go with method = {self.method!r}: few hospitals have enough "
                 "patients with a rare condition to learn alone, or to lend their model"
-            )
-        if evaluate.bands == 1:
-            raise StudyError(f'{self.path}: [evaluate] leave_out = "band:1" would leave nobody to learn from')
-        self._check_figures(evaluate)
-        if evaluate.leave_out and not self.way_out.comparable:
-            raise StudyError(
-                f'{self.path}: [evaluate] leave_out does not go with release = "{self.release}": the sum with a '
-                "hospital minus the sum without it is that hospital's whole answer; use holdout, or release "
-                '= "exact" or "private"'
             )
 
     def _check_figures(self, evaluate: sections.Evaluate) -> None:
@@ -402,6 +424,10 @@ class Study(sections.About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] of {self.method!r} counts who was censored, at hospitals: write holdout = "
                 "0.3, or measure the model at another hospital by `concilium evaluate`"
             )
+        self._check_exact_figures(evaluate)
+
+    def _check_exact_figures(self, evaluate: sections.Evaluate) -> None:
+        """Where noise was paid for, exact figures are those of a simulation, or of patients of the study's own."""
         keepers = [hospital.name for hospital in self.hospitals if hospital.ledger]
         if keepers and self.way_out.bounded and evaluate.file is None:
             raise StudyError(
@@ -418,8 +444,6 @@ class Study(sections.About, frozen=True, kw_only=True):
 
     def _check_measuring(self, evaluate: sections.Evaluate) -> None:
         """What measuring through the gate needs."""
-        from concilium.models.risk_counts import AskRiskCounts
-
         if self.follows_time and evaluate.simulation:
             raise StudyError(
                 f"{self.path}: [evaluate] simulation does not go with {self.method!r}: hospitals count who was "
@@ -432,11 +456,20 @@ class Study(sections.About, frozen=True, kw_only=True):
                 f"{self.path}: [evaluate] simulation is for records at hand, not across machines"
             )
         self.read_subgroups(evaluate.subgroups or ())
-        percent = None if evaluate.holdout is None else round(100 * evaluate.holdout, 6)
+        self._check_held_out(evaluate.holdout)
+        self._check_measured_release(evaluate)
+
+    def _check_held_out(self, share: float | None) -> None:
+        percent = None if share is None else round(100 * share, 6)
         if percent is not None and not (percent == int(percent) and 1 <= percent <= 90):
             raise StudyError(
                 f"{self.path}: [evaluate] holdout through the gate is 0.01 to 0.9, in hundredths"
             )
+
+    def _check_measured_release(self, evaluate: sections.Evaluate) -> None:
+        """How counts for figures leave, and which class they are of."""
+        from concilium.models.risk_counts import AskRiskCounts
+
         if self.way_out.bounded and evaluate.epsilon is None:
             raise StudyError(
                 f"{self.path}: [evaluate] of a {self.release} study measures with noise: give epsilon = 0.5, say, "
@@ -661,6 +694,22 @@ class Study(sections.About, frozen=True, kw_only=True):
         )
 
 
+def _follows_time(method: type[Method[Any]], parameters: Mapping[str, Any]) -> bool:
+    """Whether it learns the risk of an event by a time."""
+    return method.follows_time or parameters.get("at") is not None
+
+
+def _read_query(path: Path, query: str, values: Mapping[str, Any], dictionary: Dictionary) -> str:
+    """The query in the values that the study states."""
+    from concilium.records.dictionary import draft_entries
+    from concilium.records.query_reading import read_query
+
+    try:
+        return read_query(query, {**draft_entries(values), **dictionary.entries})
+    except QueryError as error:
+        raise StudyError(f"{path}: [study] query: {error}") from None
+
+
 def _check_together(several: Sequence[Study]) -> None:
     """Methods that stand side by side: all of tables, all released in one way unless the list says how each is, and all
     measured in one way."""
@@ -677,6 +726,16 @@ def _check_together(several: Sequence[Study]) -> None:
         raise StudyError(
             f"{path}: methods are compared under one release, and by themselves these differ ({listed}): say which "
             'under [privacy], such as release = "exact", or of each, such as method = ["tree exact", "rulefit masked"]'
+        )
+    by_time = {
+        _follows_time(one.method_type, one.parameters) for one in several if one.method_type.tells_apart
+    }
+    if len(by_time) > 1 and several[0].evaluate is not None:
+        apart = [one.variant for one in several if not _follows_time(one.method_type, one.parameters)]
+        raise StudyError(
+            f"{path}: {', '.join(apart)} would take the outcome as it stands, and might learn from the time that "
+            "others follow: their figures cannot be compared. Give a horizon to each that has one ('at'), and run the "
+            "others in a study of their own"
         )
     if len({one.measures_at_gate for one in several}) > 1:
         apart = [one.variant for one in several if not one.measures_at_gate]
@@ -755,18 +814,23 @@ def _check_sources(study: Study) -> None:
     if study.split is not None:
         sources["[sites]"] = study.split
     for place, source in sources.items():
-        given = [name for name in ("series", "rules") if getattr(source, name) is not None]
-        if not courses and (given or source.records is None):
-            problem = (
-                f"{given[0]} are for methods that learn from courses" if given else "needs the key 'records'"
-            )
-            raise StudyError(f"{study.path}: {place} {problem}")
-        if courses:
-            wanted, why = _find_wanted_part(study)
-            if given != [wanted]:
-                raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
+        _check_source(study, place, source)
     if study.split is not None:
         _check_split(study, study.split, courses)
+
+
+def _check_source(study: Study, place: str, source: sections.Hospital | sections.SplitTable) -> None:
+    """Tables for methods that learn from tables, and of courses the one part that is learned from."""
+    given = [name for name in ("series", "rules") if getattr(source, name) is not None]
+    if not study.method_type.reads_courses and (given or source.records is None):
+        problem = (
+            f"{given[0]} are for methods that learn from courses" if given else "needs the key 'records'"
+        )
+        raise StudyError(f"{study.path}: {place} {problem}")
+    if study.method_type.reads_courses:
+        wanted, why = _find_wanted_part(study)
+        if given != [wanted]:
+            raise StudyError(f"{study.path}: {place} needs the key {wanted!r}, and it alone: {why}")
 
 
 def _check_split(study: Study, split: sections.SplitTable, courses: bool) -> None:

@@ -181,7 +181,7 @@ class _AboutWindows(_AboutOutcome):
         part, task = cohort.view.find_part("series"), self.task
 
         def make() -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
-            return judge_rules(
+            return _judge_rules(
                 prepare(cohort.take_part("series"), task),
                 task,
                 list(map(read_rule, self.rules)),
@@ -191,7 +191,7 @@ class _AboutWindows(_AboutOutcome):
         return LAST_VOTES.find(part, (task, self.rules, self.weights, cohort.digest), make)
 
 
-def judge_rules(
+def _judge_rules(
     series: Series, task: RuleTask, rules: Sequence[Any], weights: Sequence[float]
 ) -> tuple[NDArray[np.int8], NDArray[np.bool_]]:
     """As `_AboutWindows.judge`, of series that are prepared."""

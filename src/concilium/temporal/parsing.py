@@ -29,18 +29,18 @@ _SYMBOLS = {stl.Always: "G", stl.Eventually: "F"}
 
 def show(formula: Formula) -> str:
     """The text of a formula."""
-    return "".join(_Writer(formula).pieces)
+    return "".join(_FormulaText(formula).pieces)
 
 
 def places(formula: Formula) -> tuple[str, dict[int, int]]:
     """The text, and where in it each part has its operator or its first sign, by the part's `id`."""
-    writer = _Writer(formula)
+    writer = _FormulaText(formula)
     return "".join(writer.pieces), writer.places
 
 
 def hole_places(formula: Formula) -> list[int]:
     """Where the holes are in the text, in order."""
-    return _Writer(formula).holes
+    return _FormulaText(formula).holes
 
 
 def _show_name(name: str | Hole) -> str:
@@ -58,7 +58,7 @@ def _show_number(number: float | Hole) -> str:
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 
-class _Writer:
+class _FormulaText:
     def __init__(self, formula: Formula) -> None:
         self.pieces: list[str] = []
         self.places: dict[int, int] = {}

@@ -675,6 +675,10 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
         say most of the outcome; without an outcome, the most frequent."""
         return list(self.body.rules)
 
+    def list_terms(self) -> list[FoundRule]:
+        """The rules that were found, as `rules_`."""
+        return self.rules_
+
     @property
     def beside_(self) -> list[FoundRule]:
         """The conditions on static columns, such as `Age >= 65`, with share, odds ratio and weight as of rules."""

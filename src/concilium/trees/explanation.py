@@ -20,9 +20,8 @@ from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
 from concilium.records.columns import Value, label
 from concilium.records.dictionary import say_value
-from concilium.trees.body import TreeBody, class_shares
+from concilium.trees.body import TreeBody, class_shares, find_path, mix_shares, spread
 from concilium.trees.growing import xlog2x
-from concilium.trees.settling import find_path, mix_shares, spread
 
 NO_QUESTION = "asks nothing about the patient."
 NOTHING_ENTERED = "The model asks for nothing that was entered: this is the share among all its patients."
@@ -131,7 +130,7 @@ def _explain_partly(
     noisy: bool = False,
 ) -> Explanation:
     """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
-    shares, in the order of the tree; what was not is weighed over the model's patients (settling.spread)."""
+    shares, in the order of the tree; what was not is weighed over the model's patients (`spread`)."""
     order = list(dict.fromkeys(node.attribute for node in body.nodes if node.attribute is not None))
     known: dict[str, Any] = {}
     resting = spread(body, known, dictionary)

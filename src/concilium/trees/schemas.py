@@ -87,11 +87,12 @@ def settle_schema(
     seen: Mapping[str, SchemaSeen],
     *,
     cutoffs: int | None = None,
+    unstated: int = CUTOFFS,
     most_values: int = MOST_INTEGER_VALUES,
     constants: bool = False,
 ) -> Conversation[SharedSchema]:
-    """The attributes that all sites have: numbers at the study's bins, or at so many quantiles on the public grid.
-    `constants`: also those that are the same for everybody."""
+    """The attributes that all sites have: numbers at the study's bins, or at so many quantiles on the public grid
+    (`unstated`: of numbers without bins). `constants`: also those that are the same for everybody."""
     numbers, left_out = find_numbers(seen, study.bins, most_values)
     dates = {name for own in seen.values() for name in own.dates}
     grouped: list[str] = []
@@ -101,7 +102,7 @@ def settle_schema(
         return question, 0.0
 
     chosen, without = yield from ask_cutoffs(
-        numbers, ask, dates=dates, cutoffs=cutoffs or CUTOFFS, grouped=grouped
+        numbers, ask, dates=dates, cutoffs=cutoffs or unstated, grouped=grouped
     )
     stated = dict(study.bins)
     shared = set.intersection(*(own.names for own in seen.values()))

@@ -27,14 +27,13 @@ from concilium.protocol.cohort import MOST_INTEGER_VALUES
 from concilium.protocol.held_out import MOST_PERCENT, Part
 from concilium.protocol.questions import Conversation, Learned, Partners
 from concilium.trees import plain_tree, private_tree
-from concilium.trees.body import Told, TreeBody
+from concilium.trees.body import Told, TreeBody, find_path, settle
 from concilium.trees.drawing import draw, to_svg
 from concilium.trees.explanation import add_gains, explain, rank, rest_on
 from concilium.trees.exports import LeafExpression, to_expressions, to_pmml
 from concilium.trees.growing import TreeGrowth
 from concilium.trees.private_growing import TreeBudget
 from concilium.trees.schemas import FEW_VALUES, TreeMethod
-from concilium.trees.settling import find_path, settle
 
 # Of shares those that a hospital adapts (models/recalibration.py), and the classes that are then called.
 Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.intp]]]

@@ -48,14 +48,22 @@ from concilium.protocol.cohort import MOST_INTEGER_VALUES
 from concilium.protocol.held_out import MOST_NEGATIVES, Sample
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
 from concilium.records.columns import label
-from concilium.trees.body import BodyOfTrees, TreeBody, TreeNode, translate
+from concilium.trees.body import (
+    BodyOfTrees,
+    TreeBody,
+    TreeNode,
+    find_path,
+    mix_shares,
+    settle,
+    spread,
+    translate,
+)
 from concilium.trees.drawing import draw
 from concilium.trees.ensemble import Ensemble, Settled, Turnout, begin, experts_at
 from concilium.trees.explanation import Risk, add_gains, explain, explain_votes, rank, rest_on
 from concilium.trees.growing import TreeGrowth, finish
 from concilium.trees.pruning import tally_leaves
 from concilium.trees.schemas import FEW_VALUES, PLAN_CUTOFFS, find_oddities
-from concilium.trees.settling import find_path, mix_shares, settle, spread
 from concilium.trees.tree import DecisionTree, GrowthName, MaxDepth, MinLeaf
 from concilium.trees.votes import AskVotes, Rule, find_lift, is_for_positive
 

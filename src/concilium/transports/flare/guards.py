@@ -52,7 +52,7 @@ MANAGEMENT = "_net_manager"
 OPEN_TO_SITES = frozenset({ServerCommandNames.GET_TASK})
 
 
-def may_speak(own: str, neighbour: str, origin: str, channel: str, topic: str) -> bool:
+def _may_speak(own: str, neighbour: str, origin: str, channel: str, topic: str) -> bool:
     """Whether a process takes a message of this origin that came over the connection of a neighbour.
 
     The names are those of FLARE's cells: `server`, `north`, and `server.JOB`, `north.JOB` for processes of a job.
@@ -88,7 +88,7 @@ def _refuse_strangers(message: Any, cell: Any) -> Any:
             (StreamHeaderKey.CHANNEL, StreamHeaderKey.TOPIC),
         )
     ]
-    if all(may_speak(own, neighbour, origin, *way) for way in ways) and not _would_end(own, origin, message):
+    if all(_may_speak(own, neighbour, origin, *way) for way in ways) and not _would_end(own, origin, message):
         return None
     log.warning("%s refused a message that %s may not send, from %s: %s", own, origin, neighbour, ways)
     return make_reply(ReturnCode.UNAUTHENTICATED)

@@ -23,12 +23,12 @@ def main() -> None:
     role, folder, module, *arguments = sys.argv[1:]
     kit = Kit.open(folder, cast(Role, role))
     log = start_own_log(kit.folder, "house" if role == "house" else kit.name)
-    threading.Thread(target=watch_dates, args=(kit, log, threading.Event()), daemon=True).start()
+    threading.Thread(target=_watch_dates, args=(kit, log, threading.Event()), daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def watch_dates(kit: Kit, log: logging.Logger, stop: threading.Event, every: float = DAY) -> None:
+def _watch_dates(kit: Kit, log: logging.Logger, stop: threading.Event, every: float = DAY) -> None:
     """Log each day what is wrong with the certificates of a running process, or soon will be."""
     while not stop.wait(every):
         try:

@@ -25,7 +25,7 @@ HOUSE_JOB = "nvflare.private.fed.app.server.runner_process"
 SITE_JOB = "nvflare.private.fed.app.client.worker_process"
 
 
-def guard(module: str) -> None:
+def _guard(module: str) -> None:
     """Close what this module of FLARE leaves open; ValueError where it is none of ours."""
     if module not in (HOUSE, SITE, HOUSE_JOB, SITE_JOB):
         raise ValueError(f"{module} is not a process of the network")
@@ -123,7 +123,7 @@ def _keep_losses_apart() -> None:
 
 def main() -> None:
     module = sys.argv[1]
-    guard(module)
+    _guard(module)
     sys.argv = sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -28,7 +28,6 @@ from concilium.privacy.randomness import draw_bytes
 from concilium.protocol.card import Card
 from concilium.records.columns import label
 from concilium.study.attached_files import pack_attached
-from concilium.study.choosing import say_passed_over
 from concilium.study.results import (
     StudyResults,
     WorkInProgress,
@@ -38,6 +37,7 @@ from concilium.study.results import (
     write_results,
     write_whole,
 )
+from concilium.study.sections import say_passed_over
 from concilium.study.several import conduct_all, publish_all, say_once
 from concilium.study.sources import read_test_file
 from concilium.study.validating import ValidatedStudy, open_validation
