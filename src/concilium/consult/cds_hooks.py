@@ -328,7 +328,11 @@ class CdsService:
     def _write_detail(self, sentences: Sequence[str]) -> str:
         """Sentences as a list in markdown, reasons one step in. An attribute whose name is no word goes by its label,
         and the sentence that says what it is called is left out."""
-        entries = {name: one for name, one in self.entries.items() if one.label and not name.isalpha()}
+        entries = {
+            name: one
+            for name, one in self.entries.items()
+            if one.label and (not name.isalpha() or one.label.casefold() == name.casefold())
+        }
         labels = {name: one.label for name, one in entries.items()}
         named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in labels) or "(?!)")
         meanings = {f"{name}: {one.label}.": "" for name, one in entries.items()}
@@ -364,12 +368,17 @@ class CdsService:
 
 
 def make_services(
-    models: Mapping[str, tuple[Method[Any], Entries]], *, console: str = "", **more: Any
+    models: Mapping[str, tuple[Method[Any], Entries]],
+    *,
+    console: str = "",
+    keys: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> dict[str, CdsService]:
-    """The services of models by their ids: under `order-select` those that ask about medications."""
+    """The services of models by their ids: under `order-select` those that ask about medications. `keys`: what the
+    console calls each model, where that is not its name."""
     services = {}
     for name, (method, entries) in models.items():
-        page = f"{console.rstrip('/')}/models/{quote(name)}" if console else ""
+        page = f"{console.rstrip('/')}/models/{quote((keys or {}).get(name, name))}" if console else ""
         for hook in (PATIENT_VIEW, ORDER_SELECT):
             one = CdsService(name, hook, method, entries, page, **more)
             if hook == PATIENT_VIEW or one.asks_for_drugs:
