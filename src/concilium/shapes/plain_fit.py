@@ -408,9 +408,7 @@ class _Fit:
             scores.append(
                 score_pair(sums.gradient[inside].reshape(sizes), sums.weights[inside].reshape(sizes))
             )
-        chance = math.sqrt(
-            2 * math.log(20 * len(candidates))
-        )  # of so many, the largest by chance alone
+        chance = math.sqrt(2 * math.log(20 * len(candidates)))  # of so many, the largest by chance alone
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
         return tuple(candidates[place] for place in order.tolist() if scores[place] > chance)
 
