@@ -148,6 +148,19 @@ def test_ledgers_of_the_demo_verify(shown: tuple[Path, str]) -> None:
         assert CliRunner().invoke(app, ["ledger", "verify", str(path)]).exit_code == 0
 
 
+def test_it_says_how_to_activate_where_the_command_is_not_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my venv").mkdir()
+    (tmp_path / "my venv" / "activate").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my venv" / "python"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert demo_module._find_activation() == "source 'my venv/activate'"
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/concilium")
+    assert demo_module._find_activation() == ""
+
+
 def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "SurvSet", None)
     monkeypatch.setitem(sys.modules, "SurvSet.data", None)

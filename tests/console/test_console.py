@@ -23,7 +23,7 @@ from concilium.console.audit_trail import AuditTrail, TrailError, verify
 from concilium.console.gateway import listen, make_server
 from concilium.console.guard import MOST_BODY, GuardedApp
 from concilium.console.patient_answer import SCALE, answer_patient
-from concilium.console.patient_form import list_fields
+from concilium.console.patient_form import FormField, list_fields
 from concilium.console.serving import ConsoleError, _check_place, make_console
 from concilium.console.web import make_app
 from concilium.consult.cds_hooks import make_services
@@ -157,6 +157,24 @@ def test_the_form_is_made_of_the_dictionary(folder: Path) -> None:
     )
     assert age.in_query
     assert sex.options == (("f", "female"), ("m", "male"))
+
+
+@pytest.mark.parametrize(
+    ("field", "reach", "step"),
+    [
+        (FormField("age", "number", low=0, high=110, edges=(40.0,)), (0, 110), "1"),
+        (FormField("score", "number", edges=(10.0, 30.0)), (5, 35), "0.1"),
+        (FormField("score", "number", edges=(4.0,)), (2, 6), "0.01"),
+        (FormField("base", "number", edges=(-3.0, 1.0)), (-4, 2), "0.01"),
+        (FormField("level", "number", edges=(0.0, 8.0)), (0, 10), "0.1"),
+        (FormField("level", "number"), None, "any"),
+    ],
+)
+def test_a_slider_goes_as_far_as_is_plausible_or_somewhat_beyond_the_cuts(
+    field: FormField, reach: tuple[float, float] | None, step: str
+) -> None:
+    assert field.reach == (None if reach is None else pytest.approx(reach))
+    assert field.step == step
 
 
 def test_what_if_says_what_changed_and_both_answers(folder: Path, browser: TestClient) -> None:
