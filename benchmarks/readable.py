@@ -70,6 +70,7 @@ def main() -> None:
     print("|---" * 6 + "|")
     for name, splits in measured.items():
         report(name, splits)
+    report_means(measured)
 
 
 def make_environment(folder: Path) -> Path:
@@ -436,6 +437,17 @@ def report(name: str, splits: list[Found]) -> None:
             f"| {seconds:.1f} |",
             flush=True,
         )
+
+
+def report_means(measured: dict[str, list[Found]]) -> None:
+    """The mean over sets, of the methods that all of them have."""
+    tables = list(measured.values())
+    for method in tables[0][0]:
+        if all(method in found for splits in tables for found in splits):
+            numbers = np.mean(
+                [np.mean([found[method] for found in splits], axis=0) for splits in tables], axis=0
+            )
+            print(f"| mean | {method} | {numbers[0]:.4f} | | {numbers[2]:.0f} | {numbers[1]:.1f} |")
 
 
 if __name__ == "__main__":

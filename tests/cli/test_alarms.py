@@ -122,6 +122,14 @@ def test_everybody_flagged_and_risks_that_do_not_come_true_are_alarms() -> None:
     assert nearly.startswith("of the patients who are not, 95% are predicted y = yes")
     overall["specificity"] = 0.5
     assert find_alarms(metrics) == []
+    # One hospital whose outcome is inverted made every other one look odd beside the rest.
+    shares = {"north": 30, "south": 28, "west": 270, "east": 35}
+    metrics["sites"] = {site: {"events": events, "patients": 300} for site, events in shares.items()}
+    (odd,) = find_alarms(metrics)
+    assert odd.startswith("west: the outcome occurs in 90% of 300 patients, elsewhere in 10%")
+    metrics["sites"] = {site: metrics["sites"][site] for site in ("north", "west")}
+    assert [said[:4] for said in find_alarms(metrics)] == ["nort", "west"]  # either may be the odd one
+    metrics["sites"] = {}
     for slope, between, wrong in ((0.3, [0.1, 0.5], "too extreme"), (3.0, [2.1, 3.9], "not extreme enough")):
         metrics["risks"] = {"slope": slope, "slope_interval": between}
         (said,) = find_alarms(metrics)

@@ -120,6 +120,8 @@ def _holds(value, said):
         return above and (value < float(edge) if sign == "<" else value >= float(edge))
     if found := re.fullmatch(r"x (?:= (.*)|in \{(.*)\})", said):
         return label(value) in (found[1] or found[2]).split(", ")
+    if said.startswith("x is not "):
+        return label(value) != said.removeprefix("x is not ")
     return said == "x is known"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import concilium as cc
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.leave_out import measure_model
 from concilium.evaluation.summary import summarise
-from contract.patients import BUDGET, EVERYONE, cases, make, method_types
+from contract.patients import BUDGET, EVERYONE, SCHEMA, cases, make, method_types
 from contract.test_answers import PATIENT, counted
 from contract.test_contract import fitted
 
@@ -121,6 +122,36 @@ def test_counts_of_a_reason_are_those_of_the_patients(name, release):
                 assert abs(reason.patients - alike) < 60, (listed, reason)
             else:
                 assert reason.patients == alike, (listed, reason)
+
+
+def test_rules_say_how_many_they_hold_for_and_no_two_select_the_same_patients():
+    """By brute force, over every method that lists rules of a table."""
+    model = fitted("rulefit", "exact")[0]
+    assert model.table() == fitted("rulefit", "masked")[0].table()
+    held = {}
+    for row in (row for row in model.table() if row.is_rule):
+        listed = [part.strip("()") for part in row.rule.split(" & ")]
+        names = [next(name for name in SCHEMA if re.search(rf"\b{name}\b", part)) for part in listed]
+        inside = [bool(counted([one], [*zip(names, listed, strict=True)])) for one in EVERYONE]
+        assert row.support == pytest.approx(np.mean(inside), abs=1e-9), row
+        held[row.rule] = inside
+    assert len(held) > 1
+    for (one, inside), (other, outside) in combinations(held.items(), 2):
+        assert inside != outside, (one, other)
+        assert any(left == right for left, right in zip(inside, outside, strict=True)), (one, other)
+
+
+@every_table
+def test_the_share_of_all_patients_is_theirs(name, release):
+    """What is said of a patient of whom nothing is known, and of how many patients."""
+    model = fitted(name, release)[0]
+    said = model.explain({})
+    events, noise = sum(row["y"] == "yes" for row in EVERYONE), 0.15 if release == "private" else 1e-3
+    share = events / len(EVERYONE)
+    if model.followed is None and name != "regression":  # which begins at an average patient, and says so
+        assert said.probability == pytest.approx(share if said.prediction == "yes" else 1 - share, abs=noise)
+    for patients in re.findall(r"of (?:all|these)?(?: patients, about)? ?(\d+)(?: patients|\))", str(said)):
+        assert int(patients) == pytest.approx(len(EVERYONE), rel=max(noise, 1e-9))
 
 
 LABELS = {

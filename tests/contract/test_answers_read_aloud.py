@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import re
 
+import msgspec
 import numpy as np
 import pytest
 
 import concilium as cc
 from concilium.models.explanation import OPEN, Explanation, say_hidden, say_open
+from concilium.models.intervals import share_interval
+from concilium.rulefit.reading import _say_shortened
 from concilium.shapes.reading import list_rows
-from concilium.trees.explanation import OF_AVERAGE, OF_EVERYONE
+from concilium.statistics.results import TermEstimate
+from concilium.trees.explanation import OF_AVERAGE, OF_EVERYONE, _say_share
 from contract.patients import BUDGET, EVERYONE, SCHEMA, VALUES
 from contract.test_answers import PATIENT
 from contract.test_contract import fitted
@@ -263,14 +267,19 @@ def test_an_interval_is_wider_for_what_was_not_entered(method, many_alike):
 
 
 def test_a_dictionary_without_a_range_keeps_the_public_one():
-    """An age of 1160 passed without a word, since the dictionary gave its unit and no range."""
-    rows = [{"age": age, "weight": age, "y": int(age > 50)} for age in range(20, 90)] * 3
-    said = {"age": {"type": "number", "unit": "years"}, "weight": {"type": "number", "unit": "lb"}}
+    """An age of 1160 passed without a word, since the dictionary gave its unit and no range; so did a lactate of 45
+    "mmol/l", as the public range has mmol/L. What was said of such values stood below the reasons."""
+    rows = [{"age": age, "weight": age, "lactate": age, "y": int(age > 50)} for age in range(20, 90)] * 3
+    units = {"age": "years", "weight": "lb", "lactate": "mmol/l"}
+    said = {name: {"type": "number", "unit": unit} for name, unit in units.items()}
     house = cc.House([cc.Site("n", cc.Records.from_rows(rows))], dictionary=cc.Dictionary.parse(said, "test"))
     model = cc.NaiveBayes("y").fit(house)
-    answer = str(model.explain({"age": 1160, "weight": 900}))
-    assert "age = 1160 is hardly plausible: 0 to 120 years. Check it." in answer
-    assert "weight = 900" not in answer  # the public range is of kilograms
+    answer = model.explain({"age": 1160, "weight": 900, "lactate": 45}).sentences
+    assert answer[1:3] == (
+        "age = 1160 is hardly plausible: 0 to 120 years. Check it.",
+        "lactate = 45 is hardly plausible: 0.05 to 40 mmol/L. Check it.",
+    )
+    assert not any("weight = 900" in line for line in answer)  # the public range is of kilograms
 
 
 def test_an_answer_says_what_its_outcome_is():
@@ -354,13 +363,140 @@ def test_one_attribute_that_noise_hides_is_not_several():
     assert say_hidden(["a", "b"], "adds 2") == "Noise hides what these do: a, b. Together: adds 2."
 
 
-@pytest.mark.parametrize("method", [cc.Regression, cc.CoxRegression])
-def test_the_means_of_a_private_regression_judge_nobody(method):
-    """ "height = 157 is far from what patients of the model had (mean 177, standard deviation 2.42)": by noise."""
-    name = "cox" if method is cc.CoxRegression else "regression"
-    said = str(fitted(name, "private")[0].explain({**PATIENT, "age": 1160.0}))
+@pytest.mark.parametrize("name", ["regression", "cox"])
+def test_the_means_of_a_private_regression_judge_nobody(name):
+    """ "height = 157 is far from what patients of the model had (mean 177, standard deviation 2.42)": by noise. And "No
+    patient of the model had lactate = 9.8", where the noisy mean was the end of the bins."""
+    model = fitted(name, "private")[0]
+    said = str(model.explain({**PATIENT, "age": 1160.0}))
     assert "extrapolates" not in said
     assert "age = 1160 counts as 75, the end of its bins." in said
+    assert "No patient of the model had" not in said
+    ends = [75.0 if one == "age" else 0.0 for one in model.body.terms.names]
+    at_end = type(model).of(msgspec.structs.replace(model.body, means=ends), model.card, model.get_params())
+    assert "age = 1160;" not in str(at_end.explain({"age": 1160.0}))
+
+
+@pytest.mark.parametrize("name", ["regression", "cox"])
+def test_where_noise_hides_all_errors_nothing_is_a_reason(name):
+    """ "blood = 0: multiplies the odds by 0.61" was a reason of a model whose table said "0.61 (no interval)"."""
+    model = fitted(name, "private")[0]
+    lost = [TermEstimate(one.term, one.coefficient) for one in model.body.estimates]
+    body = msgspec.structs.replace(model.body, estimates=lost, covariance=[], tests=[])
+    said = type(model).of(body, model.card, model.get_params()).explain(PATIENT)
+    assert said.reasons == ()
+    assert re.search(r"Noise hides what these do: .*ward.*\. Together: (odds|hazard) ratio", str(said))
+    assert OPEN in said.sentences
+
+
+@pytest.mark.parametrize("method", [cc.Regression, cc.CoxRegression])
+def test_an_average_patient_of_a_private_regression_is_one(method):
+    """It began at 12 % "for an average patient", where an exact one began at 8 %: its means were of patients weighed by
+    how unsure their outcome is."""
+    draw, rows = np.random.default_rng(8), []
+    for _ in range(6000):
+        age, frail = float(draw.integers(20, 90)), str(draw.choice(["a", "b", "c"], p=[0.8, 0.1, 0.1]))
+        ill = draw.random() < 1 / (1 + np.exp(5 - 0.06 * (age - 50) - 2.5 * (frail == "c")))
+        rows.append({"age": age, "ward": frail, "pressure": float(draw.integers(1, 30)), "y": "ny"[int(ill)]})
+    schema = {name: SCHEMA[name] for name in rows[0]}
+    sites = [cc.Site(str(p), cc.Records.from_rows(rows[p::3], schema=schema), BUDGET) for p in range(3)]
+    stated = {"attributes": ["age", "ward"], "positive": "y"}
+    private = {
+        "epsilon": 15.0,
+        "bins": {"age": [20.0, 90.0]},
+        "values": {"ward": list("abc"), "y": ["n", "y"]},
+    }
+    if method is cc.CoxRegression:
+        stated, private = {**stated, "time": "pressure", "at": 20}, {**private, "grid": [10.0, 20.0, 30.0]}
+    plain = method("y", release="exact", **stated).fit(sites).explain({}).base
+    noisy = method("y", release="private", **stated, **private).fit(sites).explain({}).base
+    assert noisy == pytest.approx(plain, abs=0.012)
+
+
+def test_quartiles_of_a_score_are_scores():
+    """ "gcs, median [quartiles]: 15 [10.1, 15.1]": no coma score is 15.1."""
+    draw = np.random.default_rng(1)
+    gcs = np.where(draw.random(400) < 0.6, 15, draw.integers(3, 15, 400))
+    rows = [
+        {"gcs": int(one), "lactate": round(float(draw.lognormal(0.5, 0.5)), 1), "y": int(draw.integers(2))}
+        for one in gcs
+    ]
+    model = cc.Describe("y", release="exact").fit([cc.Records.from_rows(rows)])
+    for row in model.body.table.numbers:
+        known = [one[row.name] for one in rows]
+        assert row.quartiles[-1] == np.quantile(known, [0.25, 0.5, 0.75], method="inverted_cdf").tolist()
+
+
+def test_a_private_consultation_is_not_sure_by_noise():
+    """ "survived (99.9%; 95% interval 58% to 99.9%)", as blood group B moved it "from 92% to 99.3% (about 11
+    patients)": noise. So it was worse than the share of all patients."""
+    sites, stated = open_complete()
+    fresh = [{"age": age, "ward": ward, "sex": sex} for age in (30.0, 70.0) for ward in "abc" for sex in "fm"]
+    risks = np.array([0.1 + 0.5 * (one["age"] > 60) + 0.2 * (one["ward"] == "c") for one in fresh])
+    losses = []
+    for _ in range(4):
+        model = cc.Consultation("y", grid=["age", "sex"], epsilon=1.0, **stated).fit(sites)
+        told = model.predict_proba(fresh)[:, 1]
+        losses.append(-np.mean(risks * np.log(told) + (1 - risks) * np.log(1 - told)))
+    base = risks.mean()
+    assert np.mean(losses) < -(base * np.log(base) + (1 - base) * np.log(1 - base))
+
+
+def test_the_share_of_these_patients_is_counted():
+    """ "99% of these 60 patients" were all of them: half a patient more was counted in."""
+    rows = [{"age": age, "ward": "a", "y": int(age > 60)} for age in (30, 70) for _ in range(70)]
+    model = cc.Consultation("y", grid=["age"], bins={"age": [50.0]}).fit([cc.Records.from_rows(rows)])
+    assert "against 100% of these 70 patients)" in model.explain({"age": 30}).sentences[0]
+
+
+def test_what_tells_most_is_to_be_measured_first():
+    """A tree and a consultation said so; of naive Bayes, rules, shapes and regressions nobody knew."""
+    first = "Of what was not entered ward tells most: measure it first."
+    for name in ("naive-bayes", "rulefit", "shapes", "regression", "cox"):
+        model = fitted(name, "exact")[0]
+        assert (first in model.explain({"age": 50.0}).sentences) == (model.importances()["ward"] >= 10), name
+        assert not any("Measure" in line or "measure" in line for line in model.explain(PATIENT).sentences)
+    assert "tells most" not in str(fitted("tree", "exact")[0].explain({"age": 50.0}))
+
+
+def test_a_curve_says_so_where_the_group_is_missing():
+    rows = [{"ward": "ab"[p % 2], "days": float(1 + p % 31), "y": int(p % 3 == 0)} for p in range(90)]
+    table = cc.Records.from_rows(rows, schema={"ward": "code", "days": "number", "y": "code"})
+    curve = cc.SurvivalCurve("y", "days", positive=1, by="ward", release="exact").fit([table])
+    said = curve.explain({"ward": None})
+    assert "There is no curve for ward missing: the answer is about all patients." in said.sentences
+
+
+def test_a_share_that_nobody_counted_is_not_all():
+    """ "survived (93%; 95% interval 81% to 100%)" of a share that was mixed over leaves."""
+    assert _say_share(0.93, None, (0.81, 1.0), False) == "93%; 95% interval 81% to above 99.9%"
+    assert _say_share(1.0, 40, (0.91, 1.0), False) == "100% of 40 similar patients; 95% interval 91% to 100%"
+
+
+def test_a_private_rulefit_says_that_it_counts_a_patient_for_less():
+    """ "age = 93: odds ratio 1.63" stood beside a table that said 1.97 of 85 years or more."""
+    model = fitted("rulefit", "private")[0]
+    (said,) = _say_shortened(model.body, 0.62)
+    assert "count for 62% of what the table says" in said
+    assert _say_shortened(model.body, 0.97) == _say_shortened(fitted("rulefit", "exact")[0].body, 0.62) == ()
+    base, other = model.explain({}), model.explain({"sex": "f"})  # of nothing, the share of all patients
+    assert base.interval[1] - base.interval[0] < other.interval[1] - other.interval[0]
+
+
+def test_an_adapted_answer_knows_how_few_patients_it_was_adapted_to():
+    """ "76% (95% interval 73% to 78%), adapted to 400 patients", of whom 91 had the outcome: they alone leave 73% to
+    81%. And the card counted "309 0, 91 1"."""
+    draw = np.random.default_rng(3)
+    rows = [{"age": int(age), "y": int(draw.random() < 0.1)} for age in draw.integers(20, 90, 3000)]
+    house = cc.House(
+        [cc.Site("n", cc.Records.from_rows(rows))],
+        dictionary=cc.Dictionary.parse({"y": {"type": "code", "values": {"0": "well", "1": "ill"}}}, "test"),
+    )
+    own = [{"age": 20 + place % 70, "y": int(place % 4 == 0)} for place in range(400)]
+    model = cc.adapt(cc.DecisionTree("y").fit(house), cc.Records.from_rows(own), site="here")
+    said, (low, high) = model.explain({}), share_interval(300, 400)
+    assert said.interval[1] - said.interval[0] > high - low
+    assert "(300 well, 100 ill): odds multiplied by " in model.card.warnings[0]
 
 
 def test_a_table_asks_for_no_measurement():
@@ -375,6 +511,24 @@ def test_an_empty_course_is_a_patient_of_whom_nothing_is_known(name):
     model = fitted_discovery() if name == "discovery" else fitted("experts", "private")[0]
     unknown = {variable: [None, None] for variable in model.attributes_}
     assert model.explain({}).sentences == model.explain(unknown).sentences
+    assert model.explain({"potassium": [4.1]}).sentences == model.explain({}).sentences
+
+
+@pytest.mark.parametrize("name", ["discovery", "experts"])
+def test_answers_about_courses_say_labels(name):
+    """ "sepsis = 1", where the dictionary says what 1 is."""
+    model = fitted_discovery() if name == "discovery" else fitted("experts", "private")[0]
+    said = {model.target: {"type": "code", "values": {"0": "well", "1": "ill"}}}
+    entries = cc.Dictionary.parse(said, "test").entries
+    card = msgspec.structs.replace(model.card, dictionary=entries)
+    model = type(model).of(model.body, card, model.get_params())
+    assert re.match(rf"{model.target} = (well|ill) \(", model.explain({}).sentences[0])
+
+
+def test_values_beyond_what_experts_see_are_named():
+    """ "HR highest in the latest 24h = 170" stood for a rate of 300."""
+    said = str(fitted("experts", "private")[0].explain({"age": [60.0, 1e6], "pressure": [120.0] * 2}))
+    assert re.search(r"age = 1000000 counts as [\d.]+: experts tell nothing apart beyond\.", said)
 
 
 @functools.cache

@@ -28,7 +28,7 @@ def test_the_recipes_run() -> None:
     exec(compile(regression, "statistics.md", "exec"), names)
     assert names["model"].body.patients == 5735
     exec(compile(statsmodels, "statistics.md", "exec"), names)
-    lines = {one.term: one for one in names["model"].table()}
+    lines = {one.term: one for one in names["model"].list_terms()}
     for term, called in {"num_aps1": "num_aps1", "fac_swang1 = RHC": "fac_swang1[T.RHC]"}.items():
         assert lines[term].coefficient == pytest.approx(names["peer"].params[called], abs=1e-8)
         assert lines[term].error == pytest.approx(names["peer"].bse[called], abs=1e-8)

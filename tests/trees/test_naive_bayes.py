@@ -196,7 +196,7 @@ def test_it_tells_what_every_attribute_moves():
     unseen = "No patient of the model had the value given for b: it is not counted."
     assert explanation.notes == (unseen,)
     assert str(explanation).splitlines() == [
-        "y = n (90%; 95% interval 81% to 95%; 50% of all 132 patients).",
+        "y = n (90%; 95% interval 81% to 95%; against 50% of all 132 patients).",
         "1. a = 0: n goes from 50% to 90% (66 patients).",
         unseen,
     ]

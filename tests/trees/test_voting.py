@@ -153,7 +153,7 @@ def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
         assert spoken.prediction == explanation.prediction
         agree = [vote for vote in explanation.votes if vote.prediction == explanation.prediction]
         assert spoken.patients == max(vote.patients for vote in agree)
-        assert f"({len(agree)} of {len(explanation.votes)} experts)" in str(explanation)
+        assert f"; {len(agree)} of {len(explanation.votes)} experts)" in explanation.sentences[0]
     msgspec.to_builtins(explanation)
     partial = model.explain({"drug": "y"})
     assert "Not entered, and so not counted for or against: " in str(partial)
@@ -162,9 +162,8 @@ def test_explanations_tell_the_votes_and_the_reasons_of_one_who_prevails(model):
 
 def test_an_explanation_reads_as_sentences(model):
     assert str(model.explain({"age": 75, "drug": "y", "ward": "a"})).splitlines() == [
-        "bleeding = yes (3 of 3 experts).",
-        "Of 412 patients for whom it predicts yes, 12% had bleeding = yes (95% interval 9% to 15%; counted on the "
-        "patients learned from).",
+        "bleeding = yes (12% of 412 patients for whom it predicts yes; 95% interval 9% to 15%; 3 of 3 experts).",
+        "Counted on the patients learned from, of whom 2% had bleeding = yes.",
         "For yes: experts 1, 2 and 3.",
         "Expert 1, which knows most patients like this one, says yes (65% of 17 in its sample):",
         "1. age >= 60: yes goes from 25% to 42% (123 patients).",
@@ -180,7 +179,7 @@ def test_a_patient_of_whom_nothing_is_known_gets_the_base_rate(model):
     everyone = sum(map(sum, model.body.called))
     assert said.prediction == "no"
     assert said.probability == pytest.approx(sum(model.body.called[0]) / everyone)
-    assert f"Of all {everyone} patients, " in str(said)
+    assert f"% of all {everyone} patients; 95% interval " in said.sentences[0]
     assert "weighed over" not in str(said)
 
 

@@ -35,6 +35,7 @@ from concilium.records.fhir_patient import (
     MOST_RESOURCES,
     BundledPatient,
     find_element,
+    has_more,
     list_codes,
     list_resources,
     read_resources,
@@ -398,11 +399,7 @@ def _write_codes(codes: Sequence[str]) -> str:
 
 def _is_search(document: Mapping[str, Any] | None) -> bool:
     """Whether this is all that a search found, be it nothing: no error, and no page with others to come."""
-    if document is None or document.get("resourceType") != "Bundle":
-        return False
-    links = document.get("link")
-    listed = links if isinstance(links, list) else []
-    return not any(isinstance(one, dict) and one.get("relation") == "next" for one in listed)
+    return document is not None and document.get("resourceType") == "Bundle" and not has_more(document)
 
 
 def _read_valid(document: Mapping[str, Any], where: str) -> list[Any]:

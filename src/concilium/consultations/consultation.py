@@ -360,17 +360,21 @@ class Consultation(TreeMethod[CubeBody]):
             [msgspec.structs.replace(node, variance=variance) for node in nodes]
             for nodes in learned.attributes
         ]
-        said = [] if body.variance else self._find_beforehand(chosen, stated, learned.class_shares)
+        said = self._find_beforehand(chosen, stated, learned.class_shares)
         return msgspec.structs.replace(learned, attributes=trees, decided=body.decided, beforehand=said)
 
     def _find_beforehand(
         self, chosen: Chosen, stated: NDArray[np.int64], shares: NDArray[np.float64]
     ) -> list[list[list[float]]]:
         """What each value says among all patients, which counts as much as a population should have patients
-        (`enough`): of a few patients like this one a value says much by chance."""
+        (`enough`): of a few patients like this one a value says much by chance, or by noise. Counts with noise are
+        worth as many patients as would be counted that well without it."""
         body, everyone = self.body, (None,) * len(self.body.by)
         table = body.tabulate(everyone, body.estimated)
         overall = np.maximum(table[0], 0.5) / np.maximum(table[0], 0.5).sum()
+        if body.variance:
+            doubt = (body.find_deviations(everyone) ** 2).sum(axis=1, keepdims=True)
+            table = table * np.minimum(table.sum(axis=1, keepdims=True) / np.maximum(doubt, 1e-9), 1)
         said, start = {}, 1
         for column in [*(body.by[place] for place in body.find_spanned(everyone)), *body.predictors]:
             rows = table[start : start + column.attribute.size]
@@ -382,7 +386,7 @@ class Consultation(TreeMethod[CubeBody]):
         found, start = [], 1
         for column in [*(body.by[place] for place in body.find_spanned(chosen)), *body.predictors]:
             size, order = column.attribute.size, column.attribute.in_branch_order
-            held = [cell for cell in order if stated[start + cell].any()]
+            held = [cell for cell in order if body.variance or stated[start + cell].any()]
             if held:
                 found.append([shares.tolist(), *said[column.name][held].tolist()])
             start += size

@@ -112,25 +112,37 @@ def _judge_sites(sites: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
                 f"{site}: AUC {row['auc']:.2f} ({between}): patients are ranked the wrong way round there; is the "
                 "outcome inverted?"
             )
-        events, patients = row.get("events"), row["patients"]
-        others = [one for name, one in sites.items() if name != site and one.get("events") is not None]
-        if events is None or not others:
-            continue
-        elsewhere = sum(one["events"] for one in others), sum(one["patients"] for one in others)
-        if _differs((events, patients), elsewhere):
+    counts = {
+        site: (row["events"], row["patients"]) for site, row in sites.items() if row.get("events") is not None
+    }
+    while len(counts) > 1:
+        elsewhere = {
+            site: tuple(
+                sum(one) for one in zip(*(row for name, row in counts.items() if name != site), strict=True)
+            )
+            for site in counts
+        }
+        apart = {site: _find_apart(counts[site], elsewhere[site]) for site in counts}
+        furthest = max(apart.values())
+        if furthest < OTHER_ODDS:
+            return
+        # The furthest one makes the others look odd beside it; of two either may be the odd one.
+        odd = [site for site in counts if len(counts) == 2 or apart[site] == furthest]
+        for site in odd:
+            (events, patients), (other_events, others) = counts.pop(site), elsewhere[site]
             yield (
                 f"{site}: the outcome occurs in {say_share(events / patients)} of {patients} patients, elsewhere in "
-                f"{say_share(elsewhere[0] / elsewhere[1])}: is it defined otherwise there, or inverted?"
+                f"{say_share(other_events / others)}: is it defined otherwise there, or inverted?"
             )
 
 
-def _differs(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two shares, (events, patients) each, lie far apart, and not by chance."""
+def _find_apart(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    """By which factor the odds of two shares, (events, patients) each, differ; 1 where that may be chance."""
     if min(one[1], other[1]) < ENOUGH:
-        return False
+        return 1.0
     odds = [(events + 0.5) / (patients - events + 0.5) for events, patients in (one, other)]
-    (low, high), (other_low, other_high) = share_interval(*one), share_interval(*other)
-    return max(odds) >= OTHER_ODDS * min(odds) and (high < other_low or other_high < low)
+    (low, high), (other_low, other_high) = (share_interval(*each) for each in (one, other))
+    return max(odds) / min(odds) if high < other_low or other_high < low else 1.0
 
 
 def _judge_flags(metrics: Mapping[str, Any], entry: DictionaryEntry | None) -> Iterator[str]:

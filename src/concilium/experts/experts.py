@@ -49,6 +49,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Laplace, Learne
 from concilium.protocol.schema import say_left_out
 from concilium.protocol.sums import Array, pack
 from concilium.records.clinical_ranges import CLINICAL_RANGES, find_range, place_limits
+from concilium.records.dictionary import say_value
 from concilium.records.patients import PatientPart, Patients
 from concilium.records.query import Query
 from concilium.records.series import Series, find_windows
@@ -599,8 +600,9 @@ class Experts(PrivateMethod[StudentBody]):
         severity, chances = teaching.judge(student, series)
         chance = float(chances[0])
         prediction = int(chance > student.risk_at_alarm)
+        named = say_value(prediction, self.card.dictionary.get(self.body.target))
         sentences = [
-            f"{self.body.target} = {prediction} (severity {severity[0]:.2f} of {student.task.bound}; an alarm begins "
+            f"{self.body.target} = {named} (severity {severity[0]:.2f} of {student.task.bound}; an alarm begins "
             f"above {student.alarm:.2f}).",
             NO_RISK,
         ]
@@ -626,6 +628,9 @@ class Experts(PrivateMethod[StudentBody]):
         missing = [
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]
+        beyond = [*patient_windows.find_beyond(series, student.task)]
+        notes += beyond
+        sentences += beyond
         if missing:
             notes.append(f"Not measured, and no reason for or against: {', '.join(missing)}.")
             sentences.append(notes[-1])

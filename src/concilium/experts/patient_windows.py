@@ -7,6 +7,8 @@ middle of its range. A stay that is shorter than a window is one shorter window.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from concilium.errors import DoesNotFit, MessageError
 from concilium.experts.expert_task import ExpertTask
 from concilium.protocol.sums import Array, pack, unpack
+from concilium.records.columns import say_plain
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps, read_step
 
@@ -181,6 +184,18 @@ def lay_out(series: Series, task: ExpertTask, *, labelled: bool = True) -> LaidO
     if labelled:
         severity = _grade(series, task)
     return LaidOut(task, values, severity, series.starts, measured)
+
+
+def find_beyond(series: Series, task: ExpertTask) -> Iterator[str]:
+    """Which values of one stay are further out than networks see, a sentence each variable."""
+    for variable in task.variables:
+        if variable.name not in series:
+            continue
+        reach = FARTHEST * (variable.high - variable.low) / 2
+        middle, values = (variable.low + variable.high) / 2, series.stays[variable.name].astype(np.float64)
+        for value in values[np.abs(values - middle) > reach][:1]:
+            end = middle + math.copysign(reach, value - middle)
+            yield f"{variable.name} = {say_plain(value)} counts as {say_plain(end)}: experts tell nothing apart beyond."
 
 
 def check_series(series: Series, task: ExpertTask, *, labelled: bool = True) -> None:

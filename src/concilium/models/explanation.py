@@ -11,6 +11,7 @@ and one that cannot be judged because a value is missing or was not entered, bot
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -172,7 +173,8 @@ def annotate(
     asked: Iterable[str],
     dictionary: Mapping[str, DictionaryEntry],
 ) -> Explanation:
-    """The explanation with what is odd about the patient's values first of its notes, and what is meant last."""
+    """The explanation with what is odd about the patient's values right after its first sentence, and what is meant
+    last."""
     odd = tuple(_find_implausible(patient, asked, dictionary))
     reasons = (name for reason in explanation.reasons for name in reason.attributes)
     spoken = dict.fromkeys([explanation.target, *reasons])
@@ -182,7 +184,7 @@ def annotate(
     return replace(
         explanation,
         notes=(*odd, *explanation.notes),
-        sentences=(*explanation.sentences, *odd, *filter(None, meant)),
+        sentences=(explanation.sentences[0], *odd, *explanation.sentences[1:], *filter(None, meant)),
     )
 
 
@@ -214,10 +216,20 @@ def _find_ends(name: str, entry: DictionaryEntry | None, least: int) -> tuple[fl
     if entry is not None and entry.range is not None:
         return *entry.range, entry.say_range()
     clinical = find_range(name) if len(name) >= least else None
-    another = entry is not None and clinical is not None and entry.unit not in ("", clinical.unit)
+    another = (
+        entry is not None
+        and clinical is not None
+        and _plain_unit(entry.unit) not in ("", _plain_unit(clinical.unit))
+    )
     if clinical is None or another:
         return float("-inf"), float("inf"), ""
     return clinical.lowest, clinical.highest, f"{clinical.lowest:g} to {clinical.highest:g} {clinical.unit}"
+
+
+def _plain_unit(unit: str) -> str:
+    """A unit without what the ways to write it differ by: mmol/l and mmol/L, °C and Cel, 1/min and {beats}/min."""
+    plain = re.sub(r"\{.*?\}|[°\[\]\s]|beats|breaths|\b1(?=/)", "", unit.casefold())
+    return {"cel": "c", "a": "years", "yr": "years", "bpm": "/min"}.get(plain, plain)
 
 
 def _say_meaning(name: str, entry: DictionaryEntry) -> str:

@@ -555,8 +555,8 @@ class Method(Proposal[B]):
         predicts all the same, and says so first.
         """
         plain = dict(patient) if self.reads_courses else read_patient(patient)
-        if self.reads_courses and not plain:
-            plain = {name: [None] for name in self.attributes_}
+        if self.reads_courses and not set(plain) & set(self.attributes_):
+            plain |= {name: [None] for name in self.attributes_}
         dictionary = self.card.dictionary
         query = Query.parse(self.query)
         outside = find_outside(query, plain, dictionary)
@@ -571,16 +571,20 @@ class Method(Proposal[B]):
         return warn_outside(explanation, say_query(query, dictionary), outside)
 
     def _say_lacking(self, patient: Mapping[str, Any], explanation: Explanation) -> list[str]:
-        """What to measure first for a patient of whom nothing is known that the model asks for."""
-        if self.reads_courses or not self.attributes_ or set(patient) & set(self.attributes_):
+        """What to measure first for a patient of whom not all is known that the model asks for."""
+        if self.reads_courses or not self.attributes_:
             return []
-        if any(
-            "Measure " in sentence for sentence in explanation.sentences
-        ):  # a tree knows what it asks next
+        if any("Measure " in one for one in explanation.sentences):  # a tree knows what it asks next
             return []
-        return [
-            f"Nothing that the model asks for was entered. Measure {next(iter(self.importances()))} first."
-        ]
+        told = self.importances()
+        name = next((one for one in told if one not in patient), "")
+        if not set(patient) & set(self.attributes_):
+            return [f"Nothing that the model asks for was entered. Measure {name} first."]
+        if not any(one.startswith(("Not entered", "Not known")) for one in explanation.sentences):
+            return []
+        if self.way_out.bounded or told.get(name, 0.0) < LEAST_TOLD:  # noise may have ranked them
+            return []
+        return [f"Of what was not entered {name} tells most: measure it first."]
 
     def _say_decided(self, explanation: Explanation) -> Explanation:
         """The explanation with what is said of the decision, if there is one, after its first sentence."""
@@ -683,6 +687,7 @@ class PrivateMethod(Method[B]):
         return f"differential privacy per patient: epsilon = {epsilon} at delta = {self.delta}"
 
 
+LEAST_TOLD = 10.0  # of the 100 of the most important attribute: less is hardly worth a measurement
 M = TypeVar("M")
 
 

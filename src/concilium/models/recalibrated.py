@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.models.explanation import Explanation, say_risk, say_risk_interval
+from concilium.models.intervals import WITHIN_95
 from concilium.models.method import Method
 from concilium.models.model_file import save, write
 from concilium.models.prediction import AnyPatients, KnownOutcomes, NewPatients
@@ -135,15 +136,21 @@ class AdaptedModel(Method[Any]):
         return replace(said, sentences=(first, "As it was received, the model says:", *said.sentences))
 
     def _move_interval(self, said: Explanation, best: int) -> tuple[float, float] | None:
-        """The interval of the class that is predicted here: the received one, moved as the chances are. That of two
-        classes only. What the hospital's own patients leave unsure about the change itself is not in it."""
+        """The interval of the class that is predicted here: the received one, moved as the chances are, and wider by
+        what so many patients of the hospital leave unsure of their odds. That of two classes only."""
         if said.interval is None or len(self.classes_) != 2:
             return None
         predicted = [label(value) for value in self.classes_].index(label(said.prediction))
         ends = np.array(said.interval) if predicted == best else 1 - np.array(said.interval)
         shares = np.column_stack([ends, 1 - ends])
         moved = self.adaptation.apply(np.clip(shares if best == 0 else shares[:, ::-1], EDGE, 1 - EDGE))
-        return _as_interval(moved[:, best].tolist())
+        middle = self.adaptation.apply(self.origin.soften(said)[None, :])[0, best]
+        unsure = WITHIN_95**2 * sum(1 / max(count, 1) for count in self.adaptation.counts)
+        odds = np.log(np.clip(np.array([middle, *moved[:, best]]), EDGE, 1 - EDGE))
+        odds -= np.log1p(-np.exp(odds))
+        reach = np.sqrt((odds[1:] - odds[0]) ** 2 + unsure)
+        ends = odds[0] + np.array([-1.0, 1.0]) * (reach if odds[1] <= odds[2] else reach[::-1])
+        return _as_interval((1 / (1 + np.exp(-ends))).tolist())
 
     def importances(self) -> dict[str, float]:
         return self.origin.importances()
@@ -219,8 +226,10 @@ DESCRIBING = (
 
 def say_adapted(adaptation: Adaptation, origin: Method[Any]) -> list[str]:
     """What the card says first of an adapted model."""
+    entry = origin.card.dictionary.get(origin.target)
     by_class = ", ".join(
-        f"{count} {label(value)}" for count, value in zip(adaptation.counts, origin.classes_, strict=False)
+        f"{count} {say_value(value, entry)}"
+        for count, value in zip(adaptation.counts, origin.classes_, strict=False)
     )
     whom = f"{adaptation.patients} patients" + (f" ({by_class})" if by_class else "")
     return [

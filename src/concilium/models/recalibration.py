@@ -88,7 +88,7 @@ class Adaptation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if not self.counts:
             parts = [f"{self.shifts[0]:+.4g}" if self.shifts[0] else "", slope]
         elif len(self.counts) == 2:
-            parts = [f"log odds {self.shifts[1]:+.2f}" if self.shifts[1] else "", slope]
+            parts = [f"odds multiplied by {math.exp(self.shifts[1]):.3g}" if self.shifts[1] else "", slope]
         else:
             parts = [f"log chances {', '.join(f'{shift:+.2f}' for shift in self.shifts)}", slope]
         return ", ".join(filter(None, parts))

@@ -37,6 +37,7 @@ from concilium.rulefit.shapes import AttributeShape, list_shapes, say_shapes
 from concilium.rulefit.terms import Line
 
 MOST_SHOWN = 10
+NEARLY_WHOLE = 0.95
 NO_INTERVAL = (
     "There is no interval: a fixed penalty shrinks the coefficients, and how sure they are is not known."
 )
@@ -252,16 +253,16 @@ def explain(
     end = start + sum(value for c, value in moved.items() if c not in undecided) + stood_in
     error = body.find_error(np.concatenate([[ones], told]))
     chosen = body.validation or PenaltyChoice(0, None, 0.0, 0.0, None)
-    # Rules about the same attributes move together.
-    silent = sum(abs(body.coefficients[t.column]) * t.deviation for t in body.taken if t.column in undecided)
-    variance += find_unentered(ones * silent)
-    beyond = WITHIN_95 * math.sqrt(chosen.inflation * (error or 0.0) ** 2 + chosen.misfit + variance)
-    reach = [] if error is None else [end - beyond, end + beyond]
     nothing = bool(columns) and len(undecided) == len(columns) and body.mean is not None
     unheard = nothing and not set(patient) & set(rank_attributes(body))
+    # Rules about the same attributes move together. Of a patient of whom nothing is known the mean is told.
+    silent = sum(abs(body.coefficients[t.column]) * t.deviation for t in body.taken if t.column in undecided)
+    variance += 0.0 if unheard else find_unentered(ones * silent)
+    beyond = WITHIN_95 * math.sqrt(chosen.inflation * (error or 0.0) ** 2 + chosen.misfit + variance)
+    reach = [] if error is None else [end - beyond, end + beyond]
     start = end if nothing else start
     left = _say_undecided(body, undecided, patient, None if nothing else stood_in)
-    notes = (*left, *_say_missing(body, patient), *_say_doubt(body))
+    notes = (*left, *_say_missing(body, patient), *_say_shortened(body, ones), *_say_doubt(body))
     points = np.array([start, end, *reach])
     say = functools.partial(
         _say_reasons, body, reasons, nothing=nothing, unsure=bool(undecided), unheard=unheard
@@ -431,6 +432,16 @@ def _say_missing(body: RuleBody, patient: Mapping[str, Any]) -> tuple[str, ...]:
             "Leave out what is not known: then the share of patients for whom a rule holds stands for it."
         )
     return (said,)
+
+
+def _say_shortened(body: RuleBody, ones: float) -> tuple[str, ...]:
+    """That a private model counts this patient's values for less than its table says, if it does so noticeably."""
+    if not body.curves or ones > NEARLY_WHOLE:
+        return ()
+    return (
+        f"The values of this patient lie far out, and count for {ones:.0%} of what the table says: so noise hides each "
+        "patient.",
+    )
 
 
 def _say_doubt(body: RuleBody) -> tuple[str, ...]:

@@ -326,13 +326,14 @@ class CoxRegression(TermModel[CoxBody]):
         return Learned(body, {}, [self.say_price(), *end.warn()])
 
     def _make_private_body(self, terms: RegressionTerms, end: PrivateEnd, counts: tuple[int, int]) -> CoxBody:
-        """The fit in the units of the attributes; means are those over expected events."""
+        """The fit in the units of the attributes; means are those over the events that would be
+        expected if no term said anything."""
         grid, cells = self._ends, len(self._ends)
         told, scales, shifts = find_scales(terms)
-        beta, expected = end.coefficients[cells:], np.maximum(np.diagonal(end.information)[:cells], 0.0)
+        beta, expected = end.coefficients[cells:], np.maximum(np.diagonal(end.start)[:cells], 0.0)
         weight = max(float(expected.sum()), 1e-9)
-        means = np.clip(end.information[:cells, cells:].sum(axis=0) / weight, -1, 1)
-        squares = np.clip(np.diagonal(end.information)[cells:] / weight, 0, 1)
+        means = np.clip(end.start[:cells, cells:].sum(axis=0) / weight, -1, 1)
+        squares = np.clip(np.diagonal(end.start)[cells:] / weight, 0, 1)
         steps = np.exp(end.coefficients[:cells] + means @ beta)
         hazard = np.cumsum(steps)
         horizon = float(self.at if self.at is not None else grid[-1])
@@ -512,7 +513,7 @@ class CoxRegression(TermModel[CoxBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        row, centred, reasons, notes = self._say_terms(patient)
+        row, centred, reasons, doubts, notes = self._say_terms(patient)
         horizon = self.followed.horizon
         hazard, when = self._hazard_at(horizon), say_time(self.time, horizon, self.card.dictionary)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
@@ -522,6 +523,7 @@ class CoxRegression(TermModel[CoxBody]):
             body.classes,
             ends,
             reasons,
+            doubts,
             notes,
             self._ratio,
             interval,

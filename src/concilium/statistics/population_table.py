@@ -25,6 +25,8 @@ from concilium.statistics.results import known, say_number, say_p
 Matrix = NDArray[np.float64]
 # A variance of fewer deviations of its noise is hidden.
 HIDDEN = 3.0
+# Edges that are no further apart than this part of them are as good as one value.
+CLOSE, MOST_DIGITS = 0.05, 12
 
 
 class NumberRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -179,8 +181,9 @@ def _are_whole(cells: Matrix, edges: Matrix) -> bool:
 
 
 def _find_quartiles(cells: Matrix, edges: Matrix, whole: bool) -> list[float] | None:
-    """Lower quartile, median and upper quartile, interpolated within cells between edges, but for whole numbers that
-    are told; None where one lies beyond the outer edges, or nobody is counted."""
+    """Lower quartile, median and upper quartile: whole numbers are told; between edges that are close the shortest
+    number there, as patients' values are; elsewhere they are interpolated. None where one lies beyond the outer edges,
+    or nobody is counted."""
     total = float(cells.sum())
     if total <= 0:
         return None
@@ -191,9 +194,24 @@ def _find_quartiles(cells: Matrix, edges: Matrix, whole: bool) -> list[float] | 
         if not 0 < place < len(edges):
             return None
         before = reached[place - 1]
-        part, wide = (share * total - before) / max(cells[place], 1e-12), edges[place] - edges[place - 1]
-        found.append(float(edges[place - 1] + (0.0 if whole and wide <= 1 else part * wide)))
+        part = (share * total - before) / max(cells[place], 1e-12)
+        low, high = float(edges[place - 1]), float(edges[place])
+        is_told = whole and high - low <= 1
+        found.append(low if is_told else _shorten(low + float(part) * (high - low), low, high))
     return found
+
+
+def _shorten(value: float, low: float, high: float) -> float:
+    """The number of fewest digits from `low` to below `high`, the one nearest to the value; where these are far apart,
+    the value itself. A score of 15 is not 15.1."""
+    if high - low > CLOSE * max(abs(low), abs(high)):
+        return value
+    for digits in range(-MOST_DIGITS, MOST_DIGITS + 1):
+        step = 10.0**-digits
+        least, most = math.ceil(round(low / step, 6)), math.ceil(round(high / step, 6)) - 1
+        if least <= most:
+            return round(min(max(round(value / step), least), most) * step, max(digits, 0))
+    return value
 
 
 def _describe_category(

@@ -401,9 +401,9 @@ class Regression(TermModel[RegressionBody]):
         back[0, 1:] = shift
         values = back @ end.coefficients
         covariance = None if end.covariance is None else back @ end.covariance @ back.T
-        weight = max(float(end.information[0, 0]), 1e-9)
-        means = np.clip(end.information[0, 1:] / weight, -1, 1)
-        squares = np.clip(np.diagonal(end.information)[1:] / weight, 0, 1)
+        weight = max(float(end.start[0, 0]), 1e-9)
+        means = np.clip(end.start[0, 1:] / weight, -1, 1)
+        squares = np.clip(np.diagonal(end.start)[1:] / weight, 0, 1)
         deviations = np.sqrt(np.maximum(squares - means**2, 0.0))
         return RegressionBody(
             target=self.target,
@@ -457,14 +457,14 @@ class Regression(TermModel[RegressionBody]):
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         body = self.body
-        row, centred, reasons, notes = self._say_terms(patient)
+        row, centred, reasons, doubts, notes = self._say_terms(patient)
         predictor = self._base + float(centred @ self.coef_)
         ends = self._family.mean(np.array([self._base, predictor])).tolist()
         interval = self._find_interval(centred, predictor, self._find_silent(row))
         noisy = self.way_out.bounded
         entry = self.card.dictionary.get(body.target)
         return say_explained(
-            body.target, body.classes, ends, reasons, notes, self._ratio, interval, noisy, entry
+            body.target, body.classes, ends, reasons, doubts, notes, self._ratio, interval, noisy, entry
         )
 
     def _find_interval(self, centred: Vector, predictor: float, silent: float) -> tuple[float, float]:

@@ -366,11 +366,13 @@ def _gaussian_likelihood(squares: float, patients: int) -> float:
 
 @dataclass(frozen=True)
 class PrivateEnd:
-    """Where a private fit ended, in scaled columns: covariance None where noise hides what patients tell."""
+    """Where a private fit ended, in scaled columns: covariance None where noise hides what patients tell. `start` is
+    the information of the first step, in which no term says anything yet, so that all patients weigh the same: there
+    are their means. Later those at a risk of a half weigh most."""
 
     coefficients: Vector
     covariance: Matrix | None
-    information: Matrix
+    start: Matrix
     noise_share: float
 
     def warn(self) -> list[str]:
@@ -394,6 +396,7 @@ def fit_privately(
 ) -> Conversation[PrivateEnd]:
     """Newton's steps with noise from here on; each costs its share of rho."""
     end = PrivateEnd(at, None, np.eye(len(at)), math.nan)
+    start: Matrix | None = None
     for share in STEPS:
         places = _choose_places(make, at, rho * share, partners)
         question = make(tuple(at.tolist()), Gaussian("1"), places)
@@ -402,7 +405,8 @@ def fit_privately(
         question = make(tuple(at.tolist()), Gaussian(str(variance)), places)
         answer = yield question
         sums = question.read(answer, float(variance) * float(partners.noise_factor))
-        end = _step(sums, at, family)
+        start = sums.information if start is None else start
+        end = _step(sums, at, family, start)
         at = end.coefficients
     return end
 
@@ -419,7 +423,7 @@ def _choose_places(
     return int(np.clip(math.ceil(10 - math.log2(max(deviation, 1e-6))), 0, MOST_PLACES))
 
 
-def _step(sums: NoisySums, at: Vector, family: str) -> PrivateEnd:
+def _step(sums: NoisySums, at: Vector, family: str, start: Matrix) -> PrivateEnd:
     """One step; information that noise could have made is lifted to where it is not."""
     values, vectors = np.linalg.eigh(sums.information)
     # The largest eigenvalue of a symmetric matrix of such noise.
@@ -437,4 +441,4 @@ def _step(sums: NoisySums, at: Vector, family: str) -> PrivateEnd:
     covariance = inverse @ spread @ inverse if told else None
     of_noise = inverse @ inverse * sums.noise**2
     share = float(np.trace(of_noise) / np.trace(covariance)) if covariance is not None else math.nan
-    return PrivateEnd(at + step, covariance, sums.information, share)
+    return PrivateEnd(at + step, covariance, start, share)

@@ -478,10 +478,11 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
         )
         survival = [] if body.competing else [say_survival(when, risk, told)]
         notes = []
-        if curve.group == EVERYONE and self.attributes_ and patient.get(self.attributes_[0]) is not None:
+        if curve.group == EVERYONE and self.attributes_ and self.attributes_[0] in patient:
             name = self.attributes_[0]
             value = say_value(patient[name], self.card.dictionary.get(name))
-            notes.append(f"There is no curve for {name} = {value}: the answer is about all patients.")
+            group = f"{name} missing" if patient[name] is None else f"{name} = {value}"
+            notes.append(f"There is no curve for {group}: the answer is about all patients.")
         told = told if best else (1 - told[1], 1 - told[0])
         base = self._find_risk(body.curves[0], body.horizon)[0]
         return Explanation(

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError, name_some
-from concilium.models.explanation import Explanation, Reason, read_odds, say_odds, say_risk, say_risk_interval
+from concilium.models.explanation import (
+    Explanation,
+    Reason,
+    read_odds,
+    say_hidden,
+    say_odds,
+    say_risk,
+    say_risk_interval,
+)
 from concilium.models.intervals import WITHIN_95, find_unentered
 from concilium.models.method import (
     Attributes,
@@ -270,21 +278,26 @@ class TermModel(PrivateMethod[B]):
         """Without the intercept, which stands first where there is one."""
         return self.body.estimates[-len(self.body.terms.columns) :] if self.body.terms.columns else []
 
-    def _center(self, patients: AnyPatients) -> NDArray[np.float64]:
-        """How far the columns of patients are from their means: 0 where a value is missing, or none that the model
-        knows."""
+    def _build(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """The columns of patients less their means: NaN where a value is missing, or none that the model knows."""
         source = self.read(patients)
         terms = self.body.terms
         matrix = build(terms.attributes, terms.columns, source, np.arange(len(source)))
-        return np.where(np.isnan(matrix), 0.0, matrix - np.array(self.body.means))
+        centred: NDArray[np.float64] = matrix - np.array(self.body.means)
+        return centred
+
+    def _center(self, patients: AnyPatients) -> NDArray[np.float64]:
+        """The same with the mean, 0, where nothing is known."""
+        return np.nan_to_num(self._build(patients))
 
     def _say_terms(
         self, patient: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Vector, list[Reason], tuple[str, ...]]:
+    ) -> tuple[dict[str, Any], Vector, list[Reason], tuple[str, ...], tuple[str, ...]]:
         """What the model reads of a patient, its columns less their means, what each attribute moves, the strongest
-        first, and what is not known."""
+        first; why its answer may be far off; and what is not known. What noise hides is no reason."""
         row = {one: patient.get(one) for one in self.attributes_} or {self.body.target: None}
-        centred = self._center([row])[0]
+        known = self._build([row])[0]
+        centred = np.nan_to_num(known)
         moved = centred * self.coef_
         groups = self.body.terms.group()
         reasons = [
@@ -297,12 +310,27 @@ class TermModel(PrivateMethod[B]):
             if moved[places].any()
         ]
         reasons.sort(key=lambda one: (-abs(one.moved or 0.0), one.condition))
-        silent = _say_silent(groups, centred, row, self.card.dictionary)
+        noisy = self.way_out.bounded
+        notes = [*_say_silent(groups, known, row, self.card.dictionary, noisy), *self._say_incomplete()]
+        if noisy:
+            hidden = [one for one in reasons if self._is_hidden(groups[" x ".join(one.attributes)])]
+            reasons = [one for one in reasons if one not in hidden]
+            if hidden:
+                names = [" x ".join(one.attributes) for one in hidden]
+                moved = sum(one.moved or 0.0 for one in hidden)
+                effect = (
+                    f"{self._ratio} {say_odds(read_odds(moved))}" if self._ratio else f"adds {moved:+.3g}"
+                )
+                notes.insert(0, say_hidden(names, effect))
+            return row, centred, reasons, (), (*notes, *self._say_held(row))
         endless = self._find_endless(centred)
-        if endless:
-            silent = (f"No finite coefficient fits {name_some(endless)}, {ENDLESS}", *silent)
-        notes = (*silent, *self._say_far(centred, row), *self._say_incomplete())
-        return row, centred, reasons, notes
+        doubts = (f"No finite coefficient fits {name_some(endless)}, {ENDLESS}",) if endless else ()
+        return row, centred, reasons, (*doubts, *self._say_far(centred, row)), tuple(notes)
+
+    def _is_hidden(self, places: Sequence[int]) -> bool:
+        """Whether noise hides what these columns do: it is as large as what patients tell, so that there are no
+        errors."""
+        return all(self._estimates[place].error is None for place in places)
 
     def _find_silent(self, row: Mapping[str, Any]) -> float:
         """The variance that attributes bring which are not known of a patient."""
@@ -319,7 +347,7 @@ class TermModel(PrivateMethod[B]):
     def _find_endless(self, centred: Vector) -> list[str]:
         """The terms of this patient whose coefficients have no finite value; none where noise leaves no errors."""
         estimates = self._estimates
-        if all(one.error is None for one in estimates):
+        if all(one.error is None for one in estimates) or self.way_out.bounded:
             return []
         return [
             self._say_term(one.term)
@@ -328,11 +356,8 @@ class TermModel(PrivateMethod[B]):
         ]
 
     def _say_far(self, centred: Vector, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell; of a private
-        model, whose means have noise, which lie beyond the ends that it holds numbers between."""
+        """Which numbers lie beyond what patients of the model had, as far as mean and deviation tell."""
         body = self.body
-        if self.way_out.bounded:
-            return tuple(self._say_held(row))
         rows = zip(body.terms.names, centred, body.means, body.deviations, strict=True)
         far = [
             f"{name} = {label(row[name])} is far from what patients of the model had (mean {say_number(mean)}, "
@@ -343,6 +368,7 @@ class TermModel(PrivateMethod[B]):
         return tuple(far)
 
     def _say_held(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """Which numbers lie beyond the ends that a private model holds them between: its means have noise."""
         attributes = self.body.terms.attributes
         factors = (factor for column in self.body.terms.columns for factor in column.factors)
         ends = {attributes[one.attribute].name: (one.low, one.high) for one in factors}
@@ -350,8 +376,7 @@ class TermModel(PrivateMethod[B]):
             value = row.get(one)
             if low is None or high is None or not isinstance(value, int | float) or low <= value <= high:
                 continue
-            end = say_number(low if value < low else high)
-            yield f"{one} = {label(value)} counts as {end}, the end of its bins."
+            yield f"{one} = {label(value)} counts as {label(low if value < low else high)}, the end of its bins."
 
     def _say_incomplete(self) -> tuple[str, ...]:
         """Of how many patients the model knows nothing, because they lack a value; nothing where they are few."""
@@ -560,22 +585,27 @@ def _it(names: Sequence[str]) -> str:
 
 
 def _say_silent(
-    groups: Mapping[str, Sequence[int]], centred: Vector, row: Mapping[str, Any], dictionary: Entries
+    groups: Mapping[str, Sequence[int]],
+    known: Vector,
+    row: Mapping[str, Any],
+    dictionary: Entries,
+    noisy: bool,
 ) -> tuple[str, ...]:
-    """Say which attributes are not known of a patient, or have a value that no patient of the model had: the mean
-    stands for either."""
+    """Say which attributes are not known of a patient, or have a value that no patient of the model had (a `noisy` one
+    knows the values that its study states): the mean stands for either."""
     single = {group: places for group, places in groups.items() if " x " not in group}
     silent = sorted(one for one in single if row.get(one) is None)
     unseen = [
         f"{one} = {say_value(row[one], dictionary.get(one))}"
         for one, places in single.items()
-        if row.get(one) is not None and not centred[list(places)].any()
+        if row.get(one) is not None and np.isnan(known[list(places)]).all()
     ]
     stands = "the mean of all patients stands for"
     wider = f"The interval is wider for {_it(silent)}."
     said = [f"Not known: {name_some(silent, MOST_SHOWN)}; {stands} {_it(silent)}. {wider}"] if silent else []
     if unseen:
-        said.append(f"No patient of the model had {', '.join(unseen)}; {stands} {_it(unseen)}.")
+        lacks = "The study states no" if noisy else "No patient of the model had"
+        said.append(f"{lacks} {', '.join(unseen)}; {stands} {_it(unseen)}.")
     return tuple(said)
 
 
@@ -584,6 +614,7 @@ def say_explained(
     classes: Sequence[Value],
     ends: Sequence[float],
     reasons: Sequence[Reason],
+    doubts: tuple[str, ...],
     notes: tuple[str, ...],
     ratio: str,
     interval: tuple[float, float],
@@ -592,8 +623,9 @@ def say_explained(
     by: str = "",
     then: tuple[str, ...] = (),
 ) -> Explanation:
-    """An explanation by what attributes move, from the mean patient's risk to this one's; `entry` says what classes
-    mean, `by` by which time the event is predicted, and `then` what follows the first sentence."""
+    """An explanation by what attributes move, from the mean patient's risk to this one's; `doubts` are said before the
+    reasons. `entry` says what classes mean, `by` by which time the event is predicted, and `then` what follows the
+    first sentence."""
     base, end = ends
     prediction: Value
     chances: tuple[float, ...] = ()
@@ -627,9 +659,9 @@ def say_explained(
         prediction,
         chance,
         tuple(reasons),
-        (begin, *then, *lines, *notes),
+        (begin, *then, *doubts, *lines, *notes),
         base,
-        notes=notes,
+        notes=(*doubts, *notes),
         chances=chances,
         interval=interval,
     )

@@ -24,7 +24,7 @@ from concilium.models.intervals import Interval, find_unentered, log_odds_interv
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw, draw_frame
 from concilium.models.prediction import AnySeries, lay_out_courses
 from concilium.models.threshold import Decided, choose_one
-from concilium.records.dictionary import DictionaryEntry
+from concilium.records.dictionary import DictionaryEntry, say_value
 from concilium.records.series import Series
 from concilium.records.series_times import count_steps
 from concilium.temporal.discovery_search import DiscoveredRule, ParameterEstimate
@@ -312,16 +312,20 @@ def _say_numbers(rule: FoundRule, body: DiscoveryBody) -> str:
 
 WIDTH, NAMES, BAR, LINE = 780, 330, 12, 24
 MOST_BARS = 20
-LETTERS = 46
+LETTERS = 52
 
 
-def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = False) -> str:
+def draw_prevalences(body: DiscoveryBody, *, whole: bool = False) -> str:
     """A bar for each rule in order, with its 95 % interval as a line; `whole`: all of them."""
-    listed = rules if whole else rules[:MOST_BARS]
+    listed = body.rules if whole else body.rules[:MOST_BARS]
     room = WIDTH - NAMES - 150
     parts, top = [], 4.0
     for rule in listed:
-        name = rule.text if len(rule.text) <= LETTERS else f"{rule.text[: LETTERS - 3]}..."
+        name = rule.text
+        if body.steps is not None and is_complete(rule):
+            said = say_formula(rule.formula, body.step, body.steps)
+            name = said if len(said) <= LETTERS else name
+        name = name if len(name) <= LETTERS else f"{name[: LETTERS - 3]}..."
         shown, interval = rule.shown
         low, high = (NAMES + share * room for share in interval)
         middle = top + BAR / 2
@@ -335,7 +339,7 @@ def draw_prevalences(rules: Sequence[FoundRule], outcome: str, *, whole: bool = 
         ]
         top += LINE
     axis = draw("line", x1=NAMES, y1=0, x2=NAMES, y2=top, stroke=RULE)
-    title = f"{outcome}: the share of patients who have each rule, with its 95 % interval"
+    title = f"{body.outcome}: the share of patients who have each rule, with its 95 % interval"
     return draw_frame(title, [axis, *parts], WIDTH, top + 4)
 
 
@@ -498,7 +502,8 @@ def explain_courses(
         if unknown == len(rules) and body.base is not None
         else f"; {say_risk(base)} for an average patient"
     )
-    first = f"{body.outcome} = {prediction} (predicted risk {say_risk(risk)}{within}{average})."
+    named = say_value(prediction, (dictionary or {}).get(body.outcome))
+    first = f"{body.outcome} = {named} (predicted risk {say_risk(risk)}{within}{average})."
     if interval is not None and not prediction:
         interval = 1 - interval[1], 1 - interval[0]
     return Explanation(

@@ -795,8 +795,7 @@ class RuleDiscovery(PrivateMethod[DiscoveryBody]):
 
     def pictures(self, *, whole: bool = False) -> dict[str, str]:
         """How many patients have each rule, as SVG; none where no rule was found."""
-        rules = self.body.rules
-        return {"prevalence": draw_prevalences(rules, self.body.outcome, whole=whole)} if rules else {}
+        return {"prevalence": draw_prevalences(self.body, whole=whole)} if self.body.rules else {}
 
     def _summary(self) -> str:
         return f"{len(self.body.rules)} rules"

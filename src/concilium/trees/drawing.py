@@ -227,7 +227,7 @@ def _tooltip(body: TreeBody, box: _Box) -> str:
 
 
 def _draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
-    """The classes and their colours, one under the other, and where the picture ends."""
+    """The classes and their colours, one under the other, whether counts have noise, and where the picture ends."""
     lines = []
     for index, value in enumerate(body.classes):
         y = top + LINE * index
@@ -236,7 +236,11 @@ def _draw_legend(body: TreeBody, top: float) -> tuple[list[str], float]:
         )
         (text, *_) = _wrap(f"{body.target} = {label(value)}", SMALL, 3 * WIDTH) or [""]
         lines.append(_write(text, 16, y + 12))
-    return lines, top + LINE * len(body.classes)
+    below = top + LINE * len(body.classes)
+    if body.nodes[0].variance:
+        lines.append(_write("all numbers of patients have noise", 0, below + 12))
+        below += LINE
+    return lines, below
 
 
 def _write(text: str, x: float, y: float, bold: bool = False) -> str:

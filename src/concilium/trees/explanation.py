@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.models.explanation import Explanation, Reason, say_interval, say_share
+from concilium.models.explanation import (
+    Explanation,
+    Reason,
+    say_interval,
+    say_risk,
+    say_risk_interval,
+    say_share,
+)
 from concilium.models.intervals import WITHIN_95, Interval
 from concilium.models.prediction import NO_ENTRIES, Entries
 from concilium.models.threshold import Decided, choose_one
@@ -32,6 +39,8 @@ OF_AVERAGE = (
 OF_EVERYONE = (
     "The interval is about the average of all patients. The probability of this one may lie outside it."
 )
+NARROW = 0.02
+WIDER = ", and the interval is wider for it"
 UNKNOWN_NOISE = (
     "All counts have noise added, and this model file does not say how much: there is no interval."
 )
@@ -111,15 +120,15 @@ def _say_average(interval: Interval | None, *, everyone: bool) -> list[str]:
 def _say_share(
     share: float, patients: int | None, interval: Interval | None, noisy: bool, everyone: bool = False
 ) -> str:
-    """A share, of how many patients where that is known, and its interval."""
-    of = ""
-    if patients is not None:
-        who = f"patient{'' if patients == 1 else 's'}"
-        if everyone:
-            of = f" of all {who}, about {patients}" if noisy else f" of all {patients} {who}"
-        else:
-            of = f" of {'about ' if noisy else ''}{patients} similar {who}"
-    return f"{say_share(share)}{of}" + ("" if interval is None else f"; {say_interval(interval)}")
+    """A share, of how many patients where that is known, and its interval; nobody counted one that is mixed."""
+    if patients is None:
+        return say_risk(share) + ("" if interval is None else f"; {say_risk_interval(interval)}")
+    who = f"patient{'' if patients == 1 else 's'}"
+    if everyone:
+        of = f"all {who}, about {patients}" if noisy else f"all {patients} {who}"
+    else:
+        of = f"{'about ' if noisy else ''}{patients} similar {who}"
+    return f"{say_share(share)} of {of}" + ("" if interval is None else f"; {say_interval(interval)}")
 
 
 def _explain_partly(
@@ -159,7 +168,7 @@ def _explain_partly(
     absent = sorted(met, key=lambda name: name != following)
     weighed = "; the answer is weighed over what the model's patients have there" if known else ""
     whole = _find_whole(body, patient, dictionary)
-    weighed += ", and the interval is wider for it" if whole is None else ""
+    weighed += WIDER if whole is None else ""
     notes = (
         f"Not entered, and so not counted for or against: {', '.join(absent)}{weighed}. Measure {absent[0]} first.",
     )
@@ -275,12 +284,13 @@ def _say_stopped(
 
 class Risk(NamedTuple):
     """The share of patients with the class that was called for them, its interval, how many they are, and who; or of
-    all patients (`everyone`), where nothing is known of the patient who is asked about."""
+    all patients (`everyone`), where nothing is known of the patient who is asked about. `overall`: of all patients."""
 
     share: float
     interval: Interval
     patients: int
     who: str
+    overall: float
     everyone: bool = False
 
 
@@ -306,9 +316,13 @@ def explain_votes(
     heard = named if agree else other
     others = f"; for {other}: {_name_experts(against)}." if against else "."
     risk = find_risk(place)
-    about = [] if risk is None else [_say_risk(named, voice.target, risk)]
+    voters = f"{len(agree)} of {len(votes)} expert{'' if len(votes) == 1 else 's'}"
+    counts, about = ("", []) if risk is None else _say_risk(named, voice.target, risk)
     counted = "" if voice.patients is None else f" of {voice.patients}"
     why = say_reasons(heard, voice.reasons) or ([] if voice.notes else [f"It {NO_QUESTION}"])
+    notes = tuple(
+        note.replace(WIDER, "") for note in voice.notes
+    )  # the interval is that of all who are called so
     colon = ":" if why else "."
     return Explanation(
         target=voice.target,
@@ -316,10 +330,10 @@ def explain_votes(
         probability=len(agree) / len(votes) if risk is None else risk.share,
         reasons=voice.reasons,
         patients=voice.patients,
-        notes=voice.notes,
+        notes=notes,
         votes=tuple(votes),
         sentences=(
-            f"{voice.target} = {named} ({len(agree)} of {len(votes)} expert{'' if len(votes) == 1 else 's'}).",
+            f"{voice.target} = {named} ({counts}{voters}).",
             *about,
             *(
                 [
@@ -334,7 +348,7 @@ def explain_votes(
                 ]
             ),
             *why,
-            *voice.notes,
+            *notes,
             f"{how} Samples have many more positive patients than a hospital has." if len(votes) > 1 else how,
         ),
         chances=(1 - share, share),
@@ -342,17 +356,19 @@ def explain_votes(
     )
 
 
-def _say_risk(named: str, target: str, risk: Risk) -> str:
-    """What calling a class means, among patients with the prevalence of hospitals."""
-    patients = (
-        f"all {risk.patients} patients"
-        if risk.everyone
-        else f"{risk.patients} patients for whom it predicts {named}"
+def _say_risk(named: str, target: str, risk: Risk) -> tuple[str, list[str]]:
+    """What calling a class means among patients with the prevalence of hospitals, and where that was counted. Rare
+    outcomes have small shares: a narrow interval is said with a decimal."""
+    digits = int(risk.interval[1] - risk.interval[0] < NARROW)
+    share, low, high, overall = (
+        f"{100 * one:.{digits}f}%" if digits else say_share(one)
+        for one in (risk.share, *risk.interval, risk.overall)
     )
-    return (
-        f"Of {patients}, {say_share(risk.share)} had {target} = {named} "
-        f"({say_interval(risk.interval)}; counted on {risk.who})."
-    )
+    whom = f"all {risk.patients} patients"
+    if not risk.everyone:
+        whom = f"{risk.patients} patients for whom it predicts {named}"
+    besides = "" if risk.everyone else f", of whom {overall} had {target} = {named}"
+    return f"{share} of {whom}; 95% interval {low} to {high}; ", [f"Counted on {risk.who}{besides}."]
 
 
 def rest_on(said: Explanation) -> float:

@@ -553,15 +553,18 @@ def _tell_shares(body: NaiveBayesBody, counts: Sequence[int], variance: float = 
 
 
 def _list_reasons(
-    body: NaiveBayesBody, reached: Sequence[int], dictionary: Entries, best: int
+    body: NaiveBayesBody,
+    words: NaiveBayesBody,
+    reached: Sequence[int],
+    evidence: Sequence[NDArray[np.float64]],
+    best: int,
 ) -> tuple[list[Reason], NDArray[np.float64]]:
     """What each attribute moves, the strongest first, and the log odds that they lead to."""
-    evidence = [body.evidence(number)[node] for number, node in enumerate(reached)]
     start = np.log(body.class_shares)
     speaking = [number for number, node in enumerate(reached) if node]
     # How far the attribute alone would move the odds of the predicted class.
     alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
-    reasons, score, words = [], start, body.in_words(dictionary)
+    reasons, score = [], start
     for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
         before, score = _share(score, best), score + evidence[number]
         nodes = body.attributes[number]
@@ -599,9 +602,10 @@ def explain_evidence(
     start = np.log(body.class_shares)
     end = start + sum(evidence, np.zeros_like(start))
     best = choose_one([_share(end, index) for index in range(len(end))], body.classes, body.decided)
-    reasons, score = _list_reasons(body, reached, dictionary, best)
+    words = body.in_words(dictionary)
+    reasons, score = _list_reasons(body, words, reached, evidence, best)
     notes = _say_silent(body, reached, patient, noisy)
-    named = label(body.in_words(dictionary).classes[best])
+    named = label(words.classes[best])
     patients = sum(body.counts) if patients is None else patients
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
@@ -610,7 +614,9 @@ def explain_evidence(
         interval = min(low, share), max(high, share)
         between = f" {say_risk_interval(interval)};"
     among = f"patients, about {patients}" if noisy else f"{patients} patients"
-    first = f"{body.target} = {named} ({say_risk(share)};{between} {say_share(base)} of {whom} {among})."
+    of_them = base if noisy or not sum(body.counts) else body.counts[best] / sum(body.counts)
+    against = f"against {say_share(of_them)} of {whom} {among}"
+    first = f"{body.target} = {named} ({say_risk(share)};{between} {against})."
     return Explanation(
         target=body.target,
         prediction=body.classes[best],

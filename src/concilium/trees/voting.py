@@ -390,9 +390,10 @@ class VotingTrees(Method[VotingBody]):
         everyone = sum(map(sum, counted)) if of_everyone else sum(row[called] for row in counted)
         if not everyone:
             return None
+        overall = sum(counted[called]) / sum(map(sum, counted))
         right = sum(counted[called]) if of_everyone else counted[called][called]
         who = "the patients learned from" if self.body.bands is None else "patients of hospitals left out"
-        return Risk(right / everyone, share_interval(right, everyone), everyone, who, of_everyone)
+        return Risk(right / everyone, share_interval(right, everyone), everyone, who, overall, of_everyone)
 
     def _say_vote(self) -> str:
         """When an expert votes for a class."""
