@@ -113,9 +113,11 @@ def describe(name: str) -> list[str]:
 
 def describe_one(name: str, found: Any, *, deep: bool) -> list[str]:
     level = "###" if "." in name else "##"
-    lines = [f"{level} {name}", "", f"```python\n{name}{sign(found)}\n```", ""]
     has_own = hasattr(found, "read_parameters") and "." not in name
     parameters = found.parameters if has_own else None
+    required = [] if parameters is None else [one.name for one in parameters().values() if one.required]
+    called = sign(found) if parameters is None else f"({', '.join([*required, '...'])})"
+    lines = [f"{level} {name}", "", f"```python\n{name}{called}\n```", ""]
     if parameters is not None:
         lines += [*write(found, first=True), "| parameter | takes | about |", "|---|---|---|"]
         for one in parameters().values():

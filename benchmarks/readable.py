@@ -70,6 +70,7 @@ def main() -> None:
     print("|---" * 6 + "|")
     for name, splits in measured.items():
         report(name, splits)
+    report_means(measured)
 
 
 def make_environment(folder: Path) -> Path:
@@ -429,13 +430,24 @@ def report(name: str, splits: list[Found]) -> None:
         if private and method in beside[1:]:
             continue
         apart = list_areas(method) - list_areas(beside[0]) if beside else np.full(len(splits), np.nan)
-        error = apart.std(ddof=1) / np.sqrt(len(splits)) if len(splits) > 1 else float("nan")
+        error = f"{apart.std(ddof=1) / np.sqrt(len(splits)):.4f}" if len(splits) > 1 else "–"
         _, seconds, terms = np.mean([found[method] for found in splits], axis=0)
         print(
-            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error:.4f}) | {terms:.0f} "
+            f"| {name} | {method} | {list_areas(method).mean():.4f} | {apart.mean():+.4f} ({error}) | {terms:.0f} "
             f"| {seconds:.1f} |",
             flush=True,
         )
+
+
+def report_means(measured: dict[str, list[Found]]) -> None:
+    """The mean over sets, of the methods that all of them have."""
+    tables = list(measured.values())
+    for method in tables[0][0]:
+        if all(method in found for splits in tables for found in splits):
+            numbers = np.mean(
+                [np.mean([found[method] for found in splits], axis=0) for splits in tables], axis=0
+            )
+            print(f"| mean | {method} | {numbers[0]:.4f} | | {numbers[2]:.0f} | {numbers[1]:.1f} |")
 
 
 if __name__ == "__main__":

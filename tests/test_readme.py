@@ -49,11 +49,20 @@ def test_its_example_and_that_of_notebooks_run(tmp_path, monkeypatch, capsys):
     assert {"age", "death"} <= {*names["patients"].columns}
 
 
+def list_anchors(page: Path) -> set[str]:
+    """What links to headings of a page may end in."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
         if not link.startswith(("http:", "https:", "mailto:")):
-            assert (page.parent / link).exists(), link
+            found = page.parent / link if link else page
+            assert found.exists(), link
+            assert not anchor or anchor in list_anchors(found), f"{link}#{anchor}"
 
 
 def test_the_navigation_of_the_site_leads_somewhere():

@@ -99,6 +99,15 @@ def test_codes_are_shared_once_and_a_second_copy_does_not_fit(shown: tuple[Path,
 
 
 @needs_patients
+def test_an_ehr_gets_a_card_of_the_model_of_three_omop_databases(shown: tuple[Path, str]) -> None:
+    _, said = shown
+    card = said[said.index("[warning] Gastrointestinal hemorrhage = yes: ") :]
+    assert "Peptic ulcer = yes: odds ratio" in card
+    assert "Esophagitis no: nothing recorded" in card
+    assert "Not in the record: Throat culture." in card
+
+
+@needs_patients
 def test_together_is_pooled_and_better_than_alone(shown: tuple[Path, str]) -> None:
     figures: dict[str, list[float]] = {}
     for line in shown[1].splitlines():
@@ -137,6 +146,19 @@ def test_small_centres_are_refused_and_said_so(shown: tuple[Path, str]) -> None:
 def test_ledgers_of_the_demo_verify(shown: tuple[Path, str]) -> None:
     for path in (shown[0] / "intensive-care").glob("*.ledger"):
         assert CliRunner().invoke(app, ["ledger", "verify", str(path)]).exit_code == 0
+
+
+def test_it_says_how_to_activate_where_the_command_is_not_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my venv").mkdir()
+    (tmp_path / "my venv" / "activate").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my venv" / "python"))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert demo_module._find_activation() == "source 'my venv/activate'"
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/concilium")
+    assert demo_module._find_activation() == ""
 
 
 def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from concilium.errors import StudyError
 from concilium.privacy.accounting import rho_from_pure
 from concilium.protocol.journal import Journal
 from concilium.registry import RELEASES
-from concilium.study.sections import tabulate_parameters
+from parameter_tables import tabulate_parameters
 
 CHEAP = ["--epsilon", "0.1", "--max-events", "5", "--sensitive", "042,303", "--sensitive", "304"]
 CLEAR = ["250.00", "401.9", "428", "486", "427.31"]

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import http.client
 import json
 import logging
 import re
-from datetime import date
+import ssl
+import threading
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from concilium.console import cds_server
 from concilium.console.audit_trail import AuditTrail, verify
 from concilium.console.cds_server import CdsApp
 from concilium.console.client_tokens import ClientBook
+from concilium.console.gateway import listen, make_server
 from concilium.console.serving import ConsoleError
 from concilium.consult.cds_hooks import REASON_SYSTEM, make_services
 from concilium.consult.fhir_values import find_mapping
@@ -199,6 +206,35 @@ def test_pages_of_a_browser_may_call_if_they_are_named(model, tmp_path):
     for origin, allowed in (("https://sandbox.example.org", True), ("https://other.example.org", False)):
         status, _, headers = call(app, "OPTIONS", "/cds-services/death", headers={"origin": origin})
         assert (status, b"access-control-allow-origin" in headers) == (204, allowed)
+
+
+def test_a_connection_by_tls_gives_its_place_back(app, tmp_path):
+    """TLS forgets who was connected before it says that the connection is lost."""
+    pytest.importorskip("uvicorn")
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now, names = datetime.now(UTC), x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    signed = signed.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    certificate = signed.add_extension(names, critical=True).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    plain = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "tls.pem").write_bytes(certificate.public_bytes(pem) + plain)
+    server = make_server(app, app.connections, "a test", ssl_certfile=tmp_path / "tls.pem")
+    trusted = ssl.create_default_context(cafile=tmp_path / "tls.pem")
+    with listen("127.0.0.1", 0, "--port") as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        for _ in range(3):
+            client = http.client.HTTPSConnection(
+                "localhost", listener.getsockname()[1], context=trusted, timeout=10
+            )
+            client.request("GET", "/health")
+            assert client.getresponse().status == 200
+            client.close()
+        server.should_exit = True
+        thread.join(10)
+    assert not thread.is_alive()
+    assert not app.connections._connections
 
 
 def test_others_may_not_listen_in_or_call_unknown(tmp_path):

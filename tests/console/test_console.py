@@ -23,9 +23,11 @@ from concilium.console.audit_trail import AuditTrail, TrailError, verify
 from concilium.console.gateway import listen, make_server
 from concilium.console.guard import MOST_BODY, GuardedApp
 from concilium.console.patient_answer import SCALE, answer_patient
-from concilium.console.patient_form import list_fields
-from concilium.console.serving import ConsoleError, check_place, make_console
+from concilium.console.patient_form import FormField, list_fields
+from concilium.console.serving import ConsoleError, _check_place, make_console
 from concilium.console.web import make_app
+from concilium.consult.cds_hooks import make_services
+from concilium.models.model_file import name_by_content
 from small_study import SPLIT, lay_out
 
 DICTIONARY = """
@@ -102,6 +104,17 @@ def test_the_answer_is_the_models_own(folder: Path, browser: TestClient) -> None
             assert re.sub(r"^(\d+\. |- )", "", sentence) in page
 
 
+def test_a_card_of_an_ehr_leads_to_the_models_page(folder: Path, browser: TestClient) -> None:
+    """Whatever the service is called: the link has the model's content."""
+    place = folder / MODEL / "model.json"
+    keys = {"ward": name_by_content(place)}
+    services = make_services({"ward": (cc.load(place), {})}, console="http://127.0.0.1/", keys=keys)
+    page = browser.get(services["ward"].console.removeprefix("http://127.0.0.1"))
+    assert page.text == browser.get(f"/models/{MODEL}").text
+    assert page.status_code == 200
+    assert browser.get("/models/sha256-nothing").status_code == 404
+
+
 def test_a_patient_of_others_is_refused_as_by_consult(folder: Path, browser: TestClient) -> None:
     model = cc.load(folder / MODEL / "model.json")
     page = unescape(ask(browser, **{"v.age": "7"}).text)
@@ -144,6 +157,24 @@ def test_the_form_is_made_of_the_dictionary(folder: Path) -> None:
     )
     assert age.in_query
     assert sex.options == (("f", "female"), ("m", "male"))
+
+
+@pytest.mark.parametrize(
+    ("field", "reach", "step"),
+    [
+        (FormField("age", "number", low=0, high=110, edges=(40.0,)), (0, 110), "1"),
+        (FormField("score", "number", edges=(10.0, 30.0)), (5, 35), "0.1"),
+        (FormField("score", "number", edges=(4.0,)), (2, 6), "0.01"),
+        (FormField("base", "number", edges=(-3.0, 1.0)), (-4, 2), "0.01"),
+        (FormField("level", "number", edges=(0.0, 8.0)), (0, 10), "0.1"),
+        (FormField("level", "number"), None, "any"),
+    ],
+)
+def test_a_slider_goes_as_far_as_is_plausible_or_somewhat_beyond_the_cuts(
+    field: FormField, reach: tuple[float, float] | None, step: str
+) -> None:
+    assert field.reach == (None if reach is None else pytest.approx(reach))
+    assert field.step == step
 
 
 def test_what_if_says_what_changed_and_both_answers(folder: Path, browser: TestClient) -> None:
@@ -453,15 +484,15 @@ def test_a_name_of_another_site_is_not_answered(folder: Path) -> None:
 )
 def test_it_refuses_to_be_open_to_others(host: str, proxy: bool, users: bool, said: str) -> None:
     with pytest.raises(ConsoleError, match=said):
-        check_place(host, None, proxy, users)
+        _check_place(host, None, proxy, users)
 
 
 def test_it_listens_here_or_with_what_protects_it(tmp_path: Path) -> None:
     pem = tmp_path / "cert.pem"
     pem.touch()
-    check_place("127.0.0.1", None, False, False)
-    check_place("0.0.0.0", None, True, True)
-    check_place("0.0.0.0", (pem, pem), False, True)
+    _check_place("127.0.0.1", None, False, False)
+    _check_place("0.0.0.0", None, True, True)
+    _check_place("0.0.0.0", (pem, pem), False, True)
 
 
 # The audit log.

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from concilium.cli.main import app as command
 from concilium.console.access import MOST_GUESSES
 from concilium.console.openid import OpenidError, OpenidLogin
-from concilium.console.serving import ConsoleError, check_place, find_openid, make_console
+from concilium.console.serving import ConsoleError, _check_place, _find_openid, make_console
 
 BASE = "http://127.0.0.1"
 SETTINGS = """
@@ -186,7 +186,7 @@ def test_a_wrong_file_is_said(folder: Path, old: str, new: str, said: str) -> No
 
 
 def test_it_counts_as_users(folder: Path) -> None:
-    check_place("0.0.0.0", None, True, find_openid(folder, None) is not None)
+    _check_place("0.0.0.0", None, True, _find_openid(folder, None) is not None)
     with pytest.raises(ConsoleError):
-        find_openid(folder, folder / "nowhere.toml")
+        _find_openid(folder, folder / "nowhere.toml")
     assert "--openid" in CliRunner().invoke(command, ["console", "open", "--help"]).stdout

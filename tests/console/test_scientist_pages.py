@@ -356,3 +356,11 @@ def test_a_file_that_is_wrong_is_listed_with_why(folder: Path) -> None:
     page = open_console(folder).get("/scientist").text
     assert 'class="warns"' in page
     assert str(folder) not in page
+
+
+def test_a_study_that_shares_codes_is_no_fault_among_the_files(tmp_path: Path) -> None:
+    (tmp_path / "share.toml").write_text('[study]\nname = "codes"\nmethod = "code-sharing"\n')
+    (tmp_path / "wrong.toml").write_text('[study]\nname = "codes"\nmethod = "no-such-method"\n')
+    page = open_console(tmp_path).get("/scientist").text
+    assert "Shares coded histories, randomised." in page
+    assert page.count('class="warns"') == 1

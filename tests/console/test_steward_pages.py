@@ -19,7 +19,7 @@ import concilium as cc
 from concilium import policy as policy_language
 from concilium.console.gateway import Gateway
 from concilium.console.gateway_log import read_decisions
-from concilium.console.ledger_view import draw_spending, say_forecast
+from concilium.console.ledger_view import _draw_spending, _say_forecast
 from concilium.console.signed_sharing import look_at_sharing, sign_sharing
 from concilium.consult.consent import describe_study, list_studies
 from concilium.errors import StudyPending
@@ -247,18 +247,18 @@ def test_the_forecast_goes_on_at_the_pace_of_the_last_days() -> None:
     ]
     # 0.2 in 30 days, so that 0.4 lasts 60 days.
     balance = make_balance(Fraction(1, 2), Fraction(9, 10))
-    assert say_forecast(spending, balance, now).endswith("is used up around 2026-12-31.")
-    assert "Nothing was spent" in say_forecast(spending[:2], make_balance(Fraction(3, 10), Fraction(1)), now)
-    assert "no budget" in say_forecast(spending, make_balance(Fraction(1, 2), None), now)
-    assert "used up: no private" in say_forecast(spending, make_balance(Fraction(1), Fraction(1)), now)
-    assert "more than ten years" in say_forecast(spending, make_balance(Fraction(1, 2), Fraction(1000)), now)
+    assert _say_forecast(spending, balance, now).endswith("is used up around 2026-12-31.")
+    assert "Nothing was spent" in _say_forecast(spending[:2], make_balance(Fraction(3, 10), Fraction(1)), now)
+    assert "no budget" in _say_forecast(spending, make_balance(Fraction(1, 2), None), now)
+    assert "used up: no private" in _say_forecast(spending, make_balance(Fraction(1), Fraction(1)), now)
+    assert "more than ten years" in _say_forecast(spending, make_balance(Fraction(1, 2), Fraction(1000)), now)
 
 
 def test_the_forecast_is_drawn_until_the_budget_is_reached() -> None:
     now = datetime.now(UTC)
     spending = [(now - timedelta(days=days), Fraction(100 - days, 100)) for days in (90, 60, 30, 1)]
     for budget, reaches in ((Fraction(11, 10), True), (Fraction(5), False)):
-        picture = draw_spending(spending, make_balance(Fraction(99, 100), budget))
+        picture = _draw_spending(spending, make_balance(Fraction(99, 100), budget))
         ahead = re.search(r'y1="([\d.]+)" x2="600" y2="([\d.]+)" [^>]*stroke-dasharray="2 4"', picture)
         limit = re.search(r'y1="([\d.]+)" y2="[\d.]+"[^>]*stroke-dasharray="6 4"', picture)
         assert ahead is not None
@@ -269,7 +269,7 @@ def test_the_forecast_is_drawn_until_the_budget_is_reached() -> None:
 
 def test_the_picture_of_one_charge_can_be_drawn() -> None:
     now = datetime.now(UTC)
-    picture = draw_spending([(now, Fraction(1, 3))], make_balance(Fraction(1, 3), None))
+    picture = _draw_spending([(now, Fraction(1, 3))], make_balance(Fraction(1, 3), None))
     assert "nan" not in picture
 
 

@@ -63,6 +63,27 @@ def test_prefetch_templates_come_of_the_codes(services):
     assert all(one["title"] == "Risk of death in 30 days = yes" for one in found)
 
 
+def test_searches_are_cut_to_codes_where_nothing_found_has_no_meaning(model):
+    def list_searches(drugs, **infarct):
+        entries = find_mapping(model, None)
+        change = msgspec.structs.replace
+        entries["antibiotic"] = change(entries["antibiotic"], codes={"rxnorm": ", ".join(drugs)}, absent="")
+        entries["infarct"] = change(entries["infarct"], codes={"snomed": "22298006"}, **infarct)
+        return make_services({"death": (model, entries)})["death"].prefetch
+
+    patient, code = "patient={{context.patientId}}", "http://snomed.info/sct|22298006"
+    found = list_searches(["1", "2"], absent="")
+    assert found["conditions"] == f"Condition?{patient}&code={code}"
+    assert found["infarct"].startswith(f"Observation?{patient}&code={code}&")
+    assert found["medications"].endswith(
+        "&code=http://www.nlm.nih.gov/research/umls/rxnorm|1,http://www.nlm.nih.gov/research/umls/rxnorm|2"
+    )
+    found = list_searches(map(str, range(51)), absent="0")
+    assert "infarct" not in found
+    assert found["conditions"] == f"Condition?{patient}"
+    assert found["medications"] == f"MedicationRequest?{patient}"
+
+
 def test_the_example_of_the_specification_is_answered_and_what_is_missing_is_said(services, model):
     (card,) = ask(services, PATIENT_VIEW)
     assert card["source"]["label"].startswith("Concilium: death (3 hospitals")

@@ -141,6 +141,12 @@ def test_a_condition_that_is_over_is_named_and_is_not_taken_for_none():
     bundle["entry"][4]["resource"]["clinicalStatus"] = code("x", "resolved")
     found = read_bundle(bundle, ["infarct"], {"infarct": absent}, DAY)
     assert found.say() == ["Not readable, and so not used: infarct (Condition of 2015-03-01 is over)."]
+    del bundle["entry"][4]["resource"]["clinicalStatus"]
+    silent = {**bundle, "entry": bundle["entry"][:4]}
+    assert read_bundle(silent, ["infarct"], {"infarct": absent}, DAY).values == {"infarct": "0"}
+    page = {**silent, "link": [{"relation": "next", "url": "https://ehr.example.org/2"}]}
+    assert read_bundle(page, ["infarct"], {"infarct": absent}, DAY).missing == ("infarct",)
+    bundle["entry"][4]["resource"]["clinicalStatus"] = code("x", "resolved")
     again = {**bundle["entry"][4]["resource"], "clinicalStatus": code("x", "active"), "recordedDate": "2010"}
     bundle["entry"].append({"resource": again})
     assert read_bundle(bundle, ["infarct"], {"infarct": absent}, DAY).values == {"infarct": True}

@@ -434,8 +434,11 @@ def test_a_regression_of_complete_cases_says_how_many_they_are():
 
 
 def test_a_survival_curve_says_whose_it_is():
-    assert str(fitted("survival-curve", "exact")[0].explain(PATIENT)).endswith(
-        f"; all {len(EVERYONE)} patients)."
+    assert (
+        fitted("survival-curve", "exact")[0]
+        .explain(PATIENT)
+        .sentences[0]
+        .endswith(f"; all {len(EVERYONE)} patients).")
     )
 
 

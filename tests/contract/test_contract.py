@@ -463,7 +463,7 @@ def test_a_study_file_runs_it_and_its_report_describes_it(name, release, tmp_pat
 
 @every_method
 def test_the_section_of_a_study_file_is_documented_as_declared(name):
-    from concilium.study.sections import tabulate_parameters
+    from parameter_tables import tabulate_parameters
 
     docs = (TESTS.parent / "docs" / "studies.md").read_text()
     assert tabulate_parameters(method_types()[name]) in docs

@@ -31,6 +31,7 @@ def small_blocks(monkeypatch):
         monkeypatch.setattr(blocks, "ROWS_AT_ONCE", rows)
         monkeypatch.setattr(blocks, "ROWS_SORTED", max(1, rows // 2))
         monkeypatch.setattr(column_store, "LARGE", 1)
+        monkeypatch.setattr(column_store, "YOUNG", 0)
 
     return set_rows
 

@@ -131,6 +131,24 @@ def test_a_file_that_changed_just_now_is_read_again(table, monkeypatch):
     assert len(readings) == 2
 
 
+def test_a_table_that_is_open_stays_when_another_version_is_read(table, capsys):
+    first = read(table)
+    values = cc.Records.read(table).values("lab")
+    write(table, seed=3)
+    second = read(table)
+    assert first.values("lab") == values  # first mapped now
+    assert second.digest != first.digest
+    assert len(column_store.list_stores(root_of(table))) == 2
+    main_ends(["columns", "remove", str(table.with_name("north.ledger"))], 0)
+    assert "0 tables were removed; 2 more are open: stop the site first" in capsys.readouterr().out
+    del first
+    write(table, seed=4)
+    third = read(table)  # the one that is closed is deleted
+    assert len(column_store.list_stores(root_of(table))) == 2
+    del second, third
+    assert column_store.remove_stores(root_of(table)) == (2, 0)
+
+
 def test_only_the_owner_can_read_it(table):
     before = os.umask(0)
     try:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from concilium.records.columns import Numbers
 from concilium.records.delimited import look
 from concilium.records.grammar import DEFAULT_MISSING
-from concilium.records.row_hashes import _count_before
+from concilium.records.row_hashes import count_before
 from concilium.records.table import Records
 from csv_oracle import read_carefully
 
@@ -180,7 +180,7 @@ def test_patients_are_told_apart_also_where_they_are_equal(letters, data):
     assert np.array_equal(part.take(np.arange(len(part))[::-1]).tell_apart(), apart[:, rows[::-1]])
     turned = Records.from_rows([{"b": 1, "a": letter, "c": None} for letter in letters[::-1]])
     assert set(turned.tell_apart(["a", "b"])[0].tolist()) == set(apart[0].tolist())
-    before = _count_before(np.array([[ord(letter) for letter in letters]] * 2, dtype=np.uint64))
+    before = count_before(np.array([[ord(letter) for letter in letters]] * 2, dtype=np.uint64))
     wanted = [letters[:row].count(letter) for row, letter in enumerate(letters)]
     assert (before.tolist() if before is not None else [0] * len(letters)) == wanted
 

@@ -23,7 +23,7 @@ FAMILIES = {
 
 
 def fit(family, frame=PATIENTS, **more):
-    target = FAMILIES[family][0]
+    target = FAMILIES[family.replace("negative-binomial", "poisson")][0]
     stated = {"positive": "yes"} if family == "binomial" else {"bins": {target: [0, 100]}}
     given = {"attributes": ATTRIBUTES, "release": "masked", **stated, **more}
     return cc.Regression(target, family=family, **given).fit(open_house(frame))
@@ -79,6 +79,27 @@ def test_counts_that_vary_more_than_poisson_are_found():
     (said,) = (one for one in fit("poisson", often).card.warnings if "Poisson's law" in one)
     assert 'take errors = "robust"' in said
     assert not any("Poisson's law" in one for one in fit("poisson").card.warnings)
+
+
+def test_a_negative_binomial_is_that_of_the_pooled_patients():
+    """A Newton's step of statsmodels from here leads nowhere."""
+    frame = PATIENTS.assign(visits=PATIENTS.visits * (1 + PATIENTS.index % 3))
+    model = fit("negative-binomial", frame)
+    peer = sm.NegativeBinomial(frame.visits, design(frame)).fit(disp=0, maxiter=200).model
+    here = np.array([model.intercept_, *model.coef_, model.body.dispersion])
+    covariance = np.linalg.inv(-peer.hessian(here))
+    np.testing.assert_allclose(covariance @ peer.score(here), 0, atol=1e-7)
+    np.testing.assert_allclose(errors(model, "error"), np.sqrt(np.diagonal(covariance))[:-1], rtol=1e-6)
+    assert model.body.likelihood == pytest.approx(peer.loglike(here), rel=1e-9)
+    rise = 2 * (peer.loglike(here) - sm.Poisson(frame.visits, design(frame)).fit(disp=0).llf)
+    assert model.body.tests[-1].statistic == pytest.approx(rise, rel=1e-6)
+    # Counts of Poisson's law: the same as without.
+    plain, poisson = fit("negative-binomial"), fit("poisson")
+    np.testing.assert_allclose(plain.coef_, poisson.coef_, atol=1e-3)
+    assert plain.body.tests[-1].p > 0.05
+    for more in ({"errors": "robust"}, {"intercepts": "hospital"}, {"by_hospital": True}):
+        with pytest.raises(StudyError, match="a negative binomial has one intercept for all"):
+            fit("negative-binomial", **more)
 
 
 def test_a_number_with_one_fraction_at_one_hospital_is_a_number():

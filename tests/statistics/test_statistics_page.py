@@ -14,16 +14,24 @@ PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_recipes_run() -> None:
     pytest.importorskip("SurvSet")
-    survival, regression, by_horizon = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    survival, lifelines, regression, statsmodels, by_horizon = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     # Without masks, which change no number and take most of the time of 67 hospitals.
     survival = survival.replace('("event", ', '("event", release="exact", ')
     names: dict[str, Any] = {}
     exec(compile(survival, "statistics.md", "exec"), names)
     assert names["hazards"].text() in PAGE
+    exec(compile(lifelines, "statistics.md", "exec"), names)
+    coefficients = [*names["peer"].params_.drop("num_age"), names["peer"].params_["num_age"]]
+    assert names["hazards"].coef_ == pytest.approx(coefficients, abs=1e-7)
     assert len(names["table"].card.sites) == 67
     names = {}
     exec(compile(regression, "statistics.md", "exec"), names)
     assert names["model"].body.patients == 5735
+    exec(compile(statsmodels, "statistics.md", "exec"), names)
+    lines = {one.term: one for one in names["model"].list_terms()}
+    for term, called in {"num_aps1": "num_aps1", "fac_swang1 = RHC": "fac_swang1[T.RHC]"}.items():
+        assert lines[term].coefficient == pytest.approx(names["peer"].params[called], abs=1e-8)
+        assert lines[term].error == pytest.approx(names["peer"].bse[called], abs=1e-8)
     names = {}
     exec(compile(by_horizon, "statistics.md", "exec"), names)
     assert names["tree"].attributes_ == ["fac_disease", "num_age"]

@@ -9,7 +9,6 @@ from scipy import stats
 
 from concilium.statistics.distributions import (
     chi_squared_tail,
-    normal_quantile,
     student_quantile,
     student_two_sided,
     two_sided,
@@ -27,7 +26,6 @@ def test_they_are_those_of_scipy(freedom):
         )
         assert two_sided(-value) == pytest.approx(2 * stats.norm.sf(value), rel=1e-12, abs=1e-300)
     assert student_quantile(0.975, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-10)
-    assert normal_quantile(0.975) == pytest.approx(stats.norm.ppf(0.975), rel=1e-12)
 
 
 @given(st.integers(1, 300), st.floats(0.01, 0.999))

@@ -216,6 +216,19 @@ def test_an_agreement_that_does_not_hold_is_one_sentence_and_costs_nothing(chang
     assert not _find_release(path, today().isoformat()[:7]).exists()
 
 
+def test_a_month_that_another_consultation_spent_says_to_wait(tmp_path):
+    path = write_study(tmp_path, "private", '[budget]\ntotal = 20\nper_month = "1/2"\n')
+    ask(path, PATIENT, requester="weiss")
+    paid = read_ledgers(tmp_path)
+    other = tmp_path / "other.toml"
+    other.write_text(path.read_text().replace('["age", "sex"]', '["age"]'))
+    with pytest.raises(
+        StudyError, match=r"is left in this month\): wait for the next month, or take a smaller"
+    ):
+        ask(other, PATIENT, requester="weiss")
+    assert read_ledgers(tmp_path) == paid
+
+
 def test_a_lost_release_is_not_made_again_with_other_noise(tmp_path):
     path = write_study(tmp_path, "private")
     ask(path, PATIENT, requester="weiss")

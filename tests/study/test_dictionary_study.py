@@ -108,6 +108,27 @@ def test_a_private_study_needs_nothing_but_the_dictionary(tmp_path, method, para
     assert results.card.refusals == []
 
 
+@pytest.mark.parametrize(
+    ("method", "parameters"), [("cox", ""), ("survival-curve", ""), ("tree", "at = 30"), ("tree", "")]
+)
+def test_the_time_of_an_event_may_be_in_the_dictionary_and_is_no_attribute(tmp_path, method, parameters):
+    path = lay_out(tmp_path, method, parameters=parameters, more="positive = 1")
+    path.write_text(path.read_text() + '\n[dictionary.time]\nunit = "days"\nrange = [0, 5000]\n')
+    study = cc.Study.read(path)
+    follows = method != "tree" or parameters
+    assert {*study.attributes} == {"age", "sex", "chol"} | (set() if follows else {"time"})
+
+
+def test_risks_by_a_time_stand_beside_no_others(tmp_path):
+    path = lay_out(tmp_path, "cox", parameters="", more="positive = 1")
+    both = path.read_text().replace('"cox"', '["cox", "tree"]') + "\n[evaluate]\nholdout = 0.3\n"
+    path.write_text(both)
+    with pytest.raises(StudyError, match="tree would take the outcome as it stands"):
+        cc.Study.read(path)
+    path.write_text(both + "[tree]\nat = 30\n")
+    assert [one.method for one in cc.Study.read(path).several] == ["cox", "tree"]
+
+
 def test_the_committee_reads_it(tmp_path):
     from concilium.consult.consent import find_study, list_studies, write_page
     from concilium.ledger.ledger import Ledger

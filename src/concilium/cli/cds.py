@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,7 +35,7 @@ def cds(
         str, typer.Option(metavar="URL", help="The address by which EHRs call; tokens are made out to it.")
     ] = "",
     console: Annotated[
-        str, typer.Option(metavar="URL", help="The console, to which cards link (/models/NAME).")
+        str, typer.Option(metavar="URL", help="The console, to whose page of the model cards link.")
     ] = "",
     audit: Annotated[
         Path, typer.Option(metavar="FILE", help="Where feedback is entered, line by line.")
@@ -73,8 +73,9 @@ def cds(
     from concilium.console.serving import ConsoleError
     from concilium.consult.cds_hooks import make_services, make_slug
     from concilium.consult.fhir_validation import require_validation
-    from concilium.consult.fhir_values import find_mapping, is_found
-    from concilium.models.model_file import load
+    from concilium.consult.fhir_values import find_mapping, is_found, list_inputs
+    from concilium.models.model_file import load, name_by_content
+    from concilium.records.dictionary import Dictionary
 
     require_validation()
     if (certificate is None) != (key is None):
@@ -85,20 +86,26 @@ def cds(
     tls = None if certificate is None or key is None else (certificate, key)
     book = None if clients is None else ClientBook(clients, base_url)
     check_place(host, tls, behind_proxy, book)
-    named = {}
+    methods: dict[str, Any] = {}
+    keys: dict[str, str] = {}
     for one in models:
         given, _, file = one.rpartition("=")
         name = make_slug(given or Path(file).resolve().parent.name)
         if not name:
             raise ModelError(f"{one}: has no name that an address could have: write NAME={file}")
-        if name in named:
+        if name in methods:
             raise ModelError(f"{one}: {name} is the name of two models: write NAME={file}")
         method = load(file)
         if why := method.find_why_silent():
             raise ModelError(f"{file}: has no answer about one patient: {why}")
-        entries = find_mapping(method, mapping)
-        named[name] = method, entries
-    services = make_services(named, console=console, oldest=oldest, flagged_only=flagged_only)
+        methods[name], keys[name] = method, name_by_content(Path(file))
+    described = {*Dictionary.read(mapping).entries} if mapping is not None else set()
+    about = [name for name, method in methods.items() if described & {*list_inputs(method)}]
+    named = {
+        name: (method, find_mapping(method, mapping if name in about or not about else None))
+        for name, method in methods.items()
+    }
+    services = make_services(named, console=console, keys=keys, oldest=oldest, flagged_only=flagged_only)
     for service in services.values():
         if unmapped := [name for name in service.inputs if not is_found(name, service.entries)]:
             warn(f"{service.id}: has no codes of {', '.join(unmapped)}, and so never knows them")

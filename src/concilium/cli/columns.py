@@ -95,7 +95,8 @@ def _check(place: Place, as_json: Json = False) -> None:
 
 @app.command("remove", short_help="Delete all columns; they are read again when needed.")
 def _remove(place: Place) -> None:
-    """Delete the columns of all tables. Nothing of the ledger is lost: they are read again when the site starts.
+    """Delete the columns of all tables. Nothing of the ledger is lost: they are read again when the site starts. Those
+    that a site has open stay.
 
     \b
     Example:
@@ -103,8 +104,9 @@ def _remove(place: Place) -> None:
     """
     from concilium.records.column_store import remove_stores
 
-    count = remove_stores(_locate(place))
-    say(f"{count} {'table was' if count == 1 else 'tables were'} removed")
+    removed, kept = remove_stores(_locate(place))
+    open_now = f"; {kept} more {'is' if kept == 1 else 'are'} open: stop the site first" if kept else ""
+    say(f"{removed} {'table was' if removed == 1 else 'tables were'} removed{open_now}")
 
 
 def _locate(place: Path) -> Path:

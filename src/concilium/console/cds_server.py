@@ -50,7 +50,7 @@ _read_feedback = msgspec.json.Decoder(Feedback)
 
 
 @dataclass(frozen=True)
-class CdsReply:
+class _CdsReply:
     """A status and a JSON document."""
 
     status: int
@@ -109,58 +109,58 @@ class CdsApp:
 
     async def _answer(
         self, scope: Message, headers: Mapping[bytes, str], receive: Receive
-    ) -> CdsReply | None:
+    ) -> _CdsReply | None:
         """What is replied; None where the other side has gone."""
         path, method = scope["path"], scope["method"]
         work = self._find_work(path)
         if work is None:
-            return CdsReply(404, {"error": f"there is nothing here; services are listed at {ROOT}"})
+            return _CdsReply(404, {"error": f"there is nothing here; services are listed at {ROOT}"})
         if method == "OPTIONS" and self.origins:
-            return CdsReply(204, None)
+            return _CdsReply(204, None)
         wanted, decide = work
         if method != wanted:
-            return CdsReply(405, {"error": f"this address takes {wanted}"})
+            return _CdsReply(405, {"error": f"this address takes {wanted}"})
         client = ""
         if self.clients is not None and path.startswith(ROOT):
             try:
                 client = self.clients.check(headers.get(b"authorization", ""), path)
             except TokenError as error:
                 log.info("refused a token: %s", error)
-                return CdsReply(401, {"error": str(error)})
+                return _CdsReply(401, {"error": str(error)})
             except ClientError as error:
                 log.error("clients cannot be read, so nobody is answered: %s", error)
-                return CdsReply(503, {"error": "the list of clients cannot be read: see the log"})
+                return _CdsReply(503, {"error": "the list of clients cannot be read: see the log"})
             except Exception as error:
                 log.error("failure with a token: %s", type(error).__name__)
-                return CdsReply(401, {"error": "the token is no JWT as CDS Hooks has it"})
+                return _CdsReply(401, {"error": "the token is no JWT as CDS Hooks has it"})
         if method == "GET":
             return decide(b"", client)
         kind = headers.get(b"content-type", "").partition(";")[0].strip().casefold()
         if kind not in ("application/json", "application/fhir+json"):
-            return CdsReply(415, {"error": "calls are JSON: content-type application/json"})
+            return _CdsReply(415, {"error": "calls are JSON: content-type application/json"})
         try:
             async with asyncio.timeout(self._patience):
                 body = await self._read(scope, receive)
         except TimeoutError:
             log.info("refused a call: too slow")
-            return CdsReply(
+            return _CdsReply(
                 408, {"error": f"the call did not arrive in {self._patience:.3g} s: send it again"}
             )
-        if body is None or isinstance(body, CdsReply):
+        if body is None or isinstance(body, _CdsReply):
             return body
         peer = str(scope["client"][0]) if scope.get("client") else ""
         return await self._decisions.run(peer, lambda: self._guard(path, decide, body, client))
 
-    def _find_work(self, path: str) -> tuple[str, Callable[[bytes, str], CdsReply]] | None:
+    def _find_work(self, path: str) -> tuple[str, Callable[[bytes, str], _CdsReply]] | None:
         """What an address takes, and what is done there."""
         if path == ROOT:
-            return "GET", lambda _body, _client: CdsReply(
+            return "GET", lambda _body, _client: _CdsReply(
                 200, {"services": [one.discovery for one in self.services.values()]}
             )
         if path == "/openapi.json":
-            return "GET", lambda _body, _client: CdsReply(200, describe_api(self.services))
+            return "GET", lambda _body, _client: _CdsReply(200, _describe_api(self.services))
         if path == "/health":
-            return "GET", lambda _body, _client: CdsReply(200, {"services": list(self.services)})
+            return "GET", lambda _body, _client: _CdsReply(200, {"services": list(self.services)})
         name, _, rest = path.removeprefix(f"{ROOT}/").partition("/")
         service = self.services.get(name) if path.startswith(f"{ROOT}/") else None
         if service is None:
@@ -169,7 +169,7 @@ class CdsApp:
             return "POST", lambda body, client: self._take_feedback(service, body, client)
         return ("POST", lambda body, _client: self._call(service, body)) if not rest else None
 
-    async def _read(self, scope: Message, receive: Receive) -> bytes | CdsReply | None:
+    async def _read(self, scope: Message, receive: Receive) -> bytes | _CdsReply | None:
         """The body of a call, within its size; None where the other side has gone."""
         found = self.connections.find(tuple(scope["client"][:2])) if scope.get("client") else None
         data = bytearray()
@@ -182,42 +182,42 @@ class CdsApp:
             more = message.get("more_body", False)
             if len(data) > MOST_BYTES:
                 log.info("refused a call: too large")
-                return CdsReply(413, {"error": f"a call has at most {MOST_BYTES:,} bytes"})
+                return _CdsReply(413, {"error": f"a call has at most {MOST_BYTES:,} bytes"})
             if found is not None and not self.connections.keep(found, len(data)):
-                return CdsReply(503, {"error": "too much is being sent at once; send it again"})
+                return _CdsReply(503, {"error": "too much is being sent at once; send it again"})
         if found is not None:
             found.work()
         return bytes(data)
 
     def _guard(
-        self, path: str, decide: Callable[[bytes, str], CdsReply], body: bytes, client: str
-    ) -> CdsReply:
+        self, path: str, decide: Callable[[bytes, str], _CdsReply], body: bytes, client: str
+    ) -> _CdsReply:
         """The answer, or what is wrong with the call in a sentence; of an unforeseen error its kind alone is logged."""
         try:
             return decide(body, client)
         except msgspec.ValidationError as error:
-            reply = CdsReply(400, {"error": f"this is no call as CDS Hooks has it: {_say_fault(error)}"})
+            reply = _CdsReply(400, {"error": f"this is no call as CDS Hooks has it: {_say_fault(error)}"})
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            reply = CdsReply(400, {"error": "the call is not JSON"})
+            reply = _CdsReply(400, {"error": "the call is not JSON"})
         except CdsError as error:
-            reply = CdsReply(error.status, {"error": str(error)})
+            reply = _CdsReply(error.status, {"error": str(error)})
         except ConciliumError as error:
-            reply = CdsReply(422, {"error": str(error)})
+            reply = _CdsReply(422, {"error": str(error)})
         except Exception as error:
             log.error("failure at %s: %s", path, type(error).__name__)
-            return CdsReply(500, {"error": FAILED})
+            return _CdsReply(500, {"error": FAILED})
         log.info("%s: status %d", path, reply.status)
         return reply
 
-    def _call(self, service: CdsService, body: bytes) -> CdsReply:
+    def _call(self, service: CdsService, body: bytes) -> _CdsReply:
         answered = service.answer(_read_call.decode(body), self._day())
         log.info("%s: %s", service.id, "a card" if answered["cards"] else "no card")
-        return CdsReply(200, answered)
+        return _CdsReply(200, answered)
 
-    def _take_feedback(self, service: CdsService, body: bytes, client: str) -> CdsReply:
+    def _take_feedback(self, service: CdsService, body: bytes, client: str) -> _CdsReply:
         for one in _read_feedback.decode(body).feedback:
             self.trail.enter(client, "feedback", f"{service.id} {one.card.casefold()}", one.said)
-        return CdsReply(200, {})
+        return _CdsReply(200, {})
 
 
 def _say_fault(error: msgspec.ValidationError) -> str:
@@ -228,7 +228,7 @@ def _say_fault(error: msgspec.ValidationError) -> str:
     return f"see {place.lstrip('.')}" if quotes else said
 
 
-def describe_api(services: Mapping[str, CdsService]) -> dict[str, Any]:
+def _describe_api(services: Mapping[str, CdsService]) -> dict[str, Any]:
     """The services as OpenAPI 3.1 has them."""
     (call, feedback), parts = msgspec.json.schema_components(
         [HookCall, Feedback], ref_template="#/components/schemas/{name}"

@@ -123,20 +123,22 @@ class TimedConnections(Connections):
         found = self._by_address.get(address)
         return None if found is None else found[0]
 
-    def enter(self, transport: asyncio.Transport) -> None:
-        """Take a connection, or end it where there is no place."""
-        connection = self.admit(name_peer(transport), transport.abort)
+    def enter(self, transport: asyncio.Transport) -> Address | None:
+        """Take a connection, or end it where there is no place; where it is from, which TLS forgets when it ends."""
+        place = transport.get_extra_info("peername")
+        connection = self.admit(name_peer(transport), transport.abort) if place else None
         if connection is None:
             transport.abort()
-            return
+            return None
         timer = asyncio.get_running_loop().call_later(0, lambda: None)
-        address = transport.get_extra_info("peername")[:2]
+        address: Address = place[:2]
         self._by_address[address] = connection, timer
         self.wait(address)
+        return address
 
-    def leave(self, transport: asyncio.Transport) -> None:
+    def leave(self, address: Address | None) -> None:
         """Forget a connection that has ended."""
-        connection, timer = self._by_address.pop(transport.get_extra_info("peername")[:2], (None, None))
+        connection, timer = (None, None) if address is None else self._by_address.pop(address, (None, None))
         if connection is not None and timer is not None:
             timer.cancel()
             self.release(connection)

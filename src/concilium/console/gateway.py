@@ -282,10 +282,10 @@ def make_server(app: Any, connections: TimedConnections, purpose: str, **setting
     class LimitedProtocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            connections.enter(transport)
+            self.place = connections.enter(transport)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            connections.leave(self.transport)
+            connections.leave(self.place)
             super().connection_lost(exc)
 
     config = uvicorn.Config(

@@ -65,7 +65,7 @@ class LedgerViews:
 
     def __init__(self) -> None:
         self._kept: dict[Path, tuple[tuple[object, ...], LedgerOverview]] = {}
-        self._policies = FileCache(find_policies, MOST_FILES)
+        self._policies = FileCache(_find_policies, MOST_FILES)
         self._named: tuple[FoundFiles, dict[Path, Path]] | None = None
 
     def look(self, ledger: Path, found: FoundFiles) -> LedgerOverview:
@@ -74,7 +74,7 @@ class LedgerViews:
         seen = (*map(_state, [*beside, *([policy] if policy else [])]), datetime.now(UTC).date())
         if ledger in self._kept and self._kept[ledger][0] == seen:
             return self._kept[ledger][1]
-        made = look_at_ledger(ledger, policy)
+        made = _look_at_ledger(ledger, policy)
         self._kept[ledger] = seen, made
         return made
 
@@ -99,7 +99,7 @@ def _state(path: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def find_policies(study: Path) -> dict[Path, Path]:
+def _find_policies(study: Path) -> dict[Path, Path]:
     """By ledger the policy that a study file names for the same hospital."""
     try:
         sites: Any = tomllib.loads(study.read_text(encoding="utf-8")).get("site", [])
@@ -128,7 +128,7 @@ def read_policy(path: Path | None) -> Policy | None:
     return None if path is None else Policy.read(path)
 
 
-def look_at_ledger(path: Path, policy_path: Path | None) -> LedgerOverview:
+def _look_at_ledger(path: Path, policy_path: Path | None) -> LedgerOverview:
     """All that a steward sees of a ledger at first; a policy that cannot be read is left out, and its page says why."""
     try:
         policy = read_policy(policy_path)
@@ -140,29 +140,29 @@ def look_at_ledger(path: Path, policy_path: Path | None) -> LedgerOverview:
         spending, count = ledger.spending(), ledger.head().count
     pictures = {}
     if balance.spent:
-        pictures[f"Spent over time; dotted: at the pace of the last {PACE_DAYS} days"] = draw_spending(
+        pictures[f"Spent over time; dotted: at the pace of the last {PACE_DAYS} days"] = _draw_spending(
             spending, balance
         )
-        pictures["By study"] = draw_studies(studies, balance)
+        pictures["By study"] = _draw_studies(studies, balance)
     return LedgerOverview(
         path.stem if site is None else name_site(site),
         balance,
         studies,
         count,
-        say_forecast(spending, balance, datetime.now(UTC)),
+        _say_forecast(spending, balance, datetime.now(UTC)),
         pictures,
         policy_path,
     )
 
 
-def say_forecast(spending: Sequence[tuple[datetime, Fraction]], balance: Balance, now: datetime) -> str:
+def _say_forecast(spending: Sequence[tuple[datetime, Fraction]], balance: Balance, now: datetime) -> str:
     """Until when the budget lasts at the pace of the last days, in words. Of a long ledger some entries are
     looked at, so that the pace is rather too fast than too slow."""
     if balance.left is None:
         return "There is no budget, so it is never used up."
     if balance.left <= 0:
         return "The budget is used up: no private answer leaves any more."
-    pace = find_pace(spending, balance, now)
+    pace = _find_pace(spending, balance, now)
     if pace <= 0:
         return f"Nothing was spent in the last {PACE_DAYS} days."
     days = float(balance.left / pace) * PACE_DAYS
@@ -172,18 +172,18 @@ def say_forecast(spending: Sequence[tuple[datetime, Fraction]], balance: Balance
     return f"At the pace of the last {PACE_DAYS} days it is used up around {until}."
 
 
-def find_pace(spending: Sequence[tuple[datetime, Fraction]], balance: Balance, now: datetime) -> Fraction:
+def _find_pace(spending: Sequence[tuple[datetime, Fraction]], balance: Balance, now: datetime) -> Fraction:
     """What was spent in the last days."""
     since = now - timedelta(days=PACE_DAYS)
     before = [spent for when, spent in spending if when < since]
     return balance.spent - (before[-1] if before else Fraction(0))
 
 
-def draw_spending(spending: Sequence[tuple[datetime, Fraction]], balance: Balance) -> str:
+def _draw_spending(spending: Sequence[tuple[datetime, Fraction]], balance: Balance) -> str:
     """What was spent in all, as steps over time, the budget as a line above, and where the pace of the last days leads
     to: until the budget is used up, or for as long as the ledger has been."""
     start, now = spending[0][0], max(spending[-1][0], datetime.now(UTC))
-    pace, left, end = find_pace(spending, balance, now), balance.left, now
+    pace, left, end = _find_pace(spending, balance, now), balance.left, now
     if pace > 0 and (left is None or left > 0):
         ahead = max(now - start, timedelta(days=PACE_DAYS))
         if left is not None and left / pace * PACE_DAYS < ahead.total_seconds() / 86_400:
@@ -238,7 +238,7 @@ def draw_spending(spending: Sequence[tuple[datetime, Fraction]], balance: Balanc
     )
 
 
-def draw_studies(studies: Sequence[StudyOverview], balance: Balance) -> str:
+def _draw_studies(studies: Sequence[StudyOverview], balance: Balance) -> str:
     """What each study has cost, the dearest first."""
     dear = sorted((one for one in studies if one.record.spent), key=lambda one: -one.record.spent)
     shown = dear[:MOST_STUDIES]

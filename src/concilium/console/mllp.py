@@ -171,7 +171,7 @@ class _Verdict(NamedTuple):
     said: str = ""
 
 
-async def read_frame(
+async def _read_frame(
     reader: asyncio.StreamReader,
     idle: float,
     patience: float,
@@ -219,7 +219,7 @@ async def _read_until_end(reader: asyncio.StreamReader, keep: Callable[[int], bo
             return bytes(data) + end
 
 
-async def write_frame(writer: asyncio.StreamWriter, message: bytes, patience: float) -> None:
+async def _write_frame(writer: asyncio.StreamWriter, message: bytes, patience: float) -> None:
     writer.write(START + message + END)
     await asyncio.wait_for(writer.drain(), patience)
 
@@ -240,7 +240,7 @@ class _Receiver:
         header = _V2Header.read(message)
         try:
             reader, writer = await self._open()
-            await write_frame(writer, message, self._patience.answer)
+            await _write_frame(writer, message, self._patience.answer)
             if not header.wants("A"):
                 self._unasked.append(header[10])
                 return "A"
@@ -258,7 +258,7 @@ class _Receiver:
     async def _answer(self, reader: asyncio.StreamReader, control_id: str) -> str | None:
         async with asyncio.timeout(self._patience.answer):
             while True:
-                data = await read_frame(reader, self._patience.answer, self._patience.answer)
+                data = await _read_frame(reader, self._patience.answer, self._patience.answer)
                 answer = None if data is None else _read_acknowledgement(data)
                 if answer is None or answer[1] == control_id or answer[1] not in self._unasked:
                     return answer[0] if answer is not None and answer[1] == control_id else None
@@ -336,12 +336,12 @@ class MllpChannel:
         while True:
             connection.wait()
             try:
-                message = await read_frame(reader, self._patience.idle, self._patience.message, keep)
+                message = await _read_frame(reader, self._patience.idle, self._patience.message, keep)
             except _BadFrame as error:
                 log.info("error hl7")
                 answer = _make_acknowledgement(_V2Header(), "E", str(error))
-                await write_frame(writer, answer, self._patience.answer)
-                await discard(reader, writer)
+                await _write_frame(writer, answer, self._patience.answer)
+                await _discard(reader, writer)
                 return
             if message is None:
                 return
@@ -350,7 +350,7 @@ class MllpChannel:
             code, said = await self._decide(message, header, receiver, connection.peer)
             if header.wants(code):
                 answer = _make_acknowledgement(header, code, said)
-                await write_frame(writer, answer, self._patience.answer)
+                await _write_frame(writer, answer, self._patience.answer)
 
     async def _decide(self, message: bytes, header: _V2Header, receiver: _Receiver, peer: str) -> _Verdict:
         if header.condition not in ("AL", "NE", "ER", "SU"):
@@ -373,7 +373,7 @@ class MllpChannel:
         return _Verdict("A")
 
 
-async def discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Read away for a moment what the other side still sends: it would otherwise not get to read the answer."""
     with contextlib.suppress(OSError, TimeoutError):
         writer.write_eof()

@@ -44,12 +44,12 @@ class NetworkView:
 
     def _refresh(self) -> None:
         try:
-            self._seen = look_at(self.kit)
+            self._seen = _look_at(self.kit)
         except ConciliumError as error:
             self._seen = SeenNetwork(problem=str(error), is_looked_at=True)
 
 
-def look_at(folder: Path) -> SeenNetwork:
+def _look_at(folder: Path) -> SeenNetwork:
     """The network of a person's kit."""
     from concilium.transports.flare.kit import Kit
     from concilium.transports.flare.session import look_at_network

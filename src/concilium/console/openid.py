@@ -33,7 +33,7 @@ CALLBACK = "/login/openid/back"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class OpenidSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _OpenidSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file that configures it.
 
     issuer        the provider; its /.well-known/openid-configuration is read
@@ -199,9 +199,9 @@ class OpenidError(ConciliumError):
     """A file for OpenID Connect that is wrong."""
 
 
-def _read_settings(path: Path) -> tuple[OpenidSettings, str]:
+def _read_settings(path: Path) -> tuple[_OpenidSettings, str]:
     try:
-        settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), OpenidSettings)
+        settings = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _OpenidSettings)
         secret = os.environ.get(SECRET, "")
         if settings.secret_file:
             secret = (path.parent / settings.secret_file).read_text(encoding="utf-8").strip()

@@ -90,12 +90,12 @@ def answer_patient(
         return PatientAnswer(explanation)
     pictures = {}
     place = _find_drawn(model, explanation)
-    if drawn := draw_risk(explanation, flipped=place is not None):
+    if drawn := _draw_risk(explanation, flipped=place is not None):
         said = model.classes_[place] if place is not None else explanation.prediction
         pictures[f"Probability of {model.target} = {_say_class(model, said)}"] = drawn
     if hasattr(model, "draw_patient"):
         pictures["Where this patient stands"] = model.draw_patient(patient)
-    elif drawn := draw_reasons(
+    elif drawn := _draw_reasons(
         explanation.reasons, _say_class(model, explanation.prediction), _say_raised(model)
     ):
         pictures["What the reasons do"] = drawn
@@ -127,7 +127,7 @@ def _say_raised(model: Any) -> str:
     return f"the odds of {model.target} = {_say_class(model, positive)}"
 
 
-def draw_risk(explanation: Explanation, *, flipped: bool = False) -> str:
+def _draw_risk(explanation: Explanation, *, flipped: bool = False) -> str:
     """A probability on a scale from none to all, with its interval and where everybody starts; `flipped`, that of the
     other class than the predicted one. Nothing where a number or a severity is predicted."""
     if explanation.probability is None:
@@ -165,7 +165,7 @@ def draw_risk(explanation: Explanation, *, flipped: bool = False) -> str:
     return draw_frame(title, parts, SCALE, 66)
 
 
-def draw_reasons(reasons: Sequence[Reason], predicted: str, raised: str) -> str:
+def _draw_reasons(reasons: Sequence[Reason], predicted: str, raised: str) -> str:
     """The reasons in their order: shares before and after each where they follow one another, what they add to the log
     odds otherwise; nothing where neither is known."""
     shares = [one for one in reasons if one.before is not None and one.after is not None]

@@ -26,7 +26,7 @@ def try_file(rules: Policy, path: Path) -> Iterator[dict[str, Any]]:
     if path.suffix not in (".json", ".hl7"):
         from concilium.records.table import Records
 
-        yield from try_table(rules, Records.read(path))
+        yield from _try_table(rules, Records.read(path))
         return
     try:
         data = path.read_bytes()
@@ -57,7 +57,7 @@ def try_text(rules: Policy, text: str) -> list[dict[str, Any]]:
             "without constraint graphs a policy is tried on plain records, values by names of columns"
         )
     try:
-        return list(try_table(rules, Records.from_rows(rows)))
+        return list(_try_table(rules, Records.from_rows(rows)))
     except PolicyError:
         raise
     except ConciliumError as error:
@@ -111,7 +111,7 @@ def _try_v2(rules: Policy, data: bytes) -> Iterator[dict[str, Any]]:
     yield _outcome(before, after, decision.refused_by, decision.rules)
 
 
-def try_table(rules: Policy, table: Records) -> Iterator[dict[str, Any]]:
+def _try_table(rules: Policy, table: Records) -> Iterator[dict[str, Any]]:
     """What a site with this policy knows of the first patients of a table."""
     from concilium.protocol.cohort import View
 

@@ -63,7 +63,7 @@ class CheckedStudy:
         return f"{shown(self.plan.total)} (epsilon {epsilon})"
 
 
-def check_study(
+def _check_study(
     path: Path,
     text: str,
     *,
@@ -80,7 +80,7 @@ def check_study(
     try:
         if inside is not None:
             _refuse_outside(path, text, inside)
-        study = Study.read(path, text=text, elsewhere=has_kit and is_elsewhere(text))
+        study = Study.read(path, text=text, elsewhere=has_kit and _is_elsewhere(text))
         if tables and study.elsewhere:
             raise StudyError("the tables are at the hospitals: each checks its own, by `concilium check`")
         return CheckedStudy(
@@ -106,7 +106,7 @@ def _check_tables(study: Study) -> list[TableCheck]:
     return check_each(study)
 
 
-def is_elsewhere(text: str) -> bool:
+def _is_elsewhere(text: str) -> bool:
     """Whether a study names no records: its hospitals are on machines of their own."""
     try:
         document = tomllib.loads(text)
@@ -119,7 +119,7 @@ def is_elsewhere(text: str) -> bool:
     return not named and not split
 
 
-def refuse_other_sources(before: str, text: str) -> None:
+def _refuse_other_sources(before: str, text: str) -> None:
     """StudyError where a text reads other records than the file does, or behind another policy or ledger.
 
     *Protects:* patients of tables in the folder, from who may change a study and not the folder: they are asked as
@@ -243,7 +243,7 @@ def make_router(
         status, problem, place = 422, checked.problem, path
         if not problem:
             try:
-                place = save_study(path, text, fields.get("name", ""), fields.get("digest", ""), inside)
+                place = _save_study(path, text, fields.get("name", ""), fields.get("digest", ""), inside)
                 if do == "run":
                     key = place.relative_to(state.folder.path).as_posix()
                     run = runs.start(
@@ -269,7 +269,7 @@ def make_router(
         return RedirectResponse(f"/scientist/study/{quote(key)}?saved=1", 303)
 
     def check_text(path: Path, text: str, *, plan: bool = False, tables: bool = False) -> CheckedStudy:
-        return check_study(path, text, inside=inside, plan=plan, tables=tables, has_kit=kit is not None)
+        return _check_study(path, text, inside=inside, plan=plan, tables=tables, has_kit=kit is not None)
 
     def _show(
         request: Request,
@@ -365,11 +365,11 @@ def make_router(
     return router
 
 
-def save_study(path: Path, text: str, name: str, digest: str, inside: Path | None) -> Path:
+def _save_study(path: Path, text: str, name: str, digest: str, inside: Path | None) -> Path:
     """Write a study's text to its file, or to a new one of that name beside it; StudyError where it may not be."""
     before = read_text(path)
     if inside is not None:
-        refuse_other_sources(before, text)
+        _refuse_other_sources(before, text)
     name = name.strip() or path.name
     if name == path.name:
         save_text(path, text, digest)
@@ -405,7 +405,7 @@ def _find_run(runs: StudyRuns, number: int) -> StudyRun:
 
 
 def _check_file(path: Path, inside: Path | None, has_kit: bool) -> CheckedStudy:
-    return check_study(path, read_text(path), inside=inside, has_kit=has_kit)
+    return _check_study(path, read_text(path), inside=inside, has_kit=has_kit)
 
 
 def _find_study(state: ConsoleState, key: str) -> Path:

@@ -37,7 +37,7 @@ class ConsoleError(ConciliumError):
     """A console that must not start so."""
 
 
-def check_place(host: str, tls: tuple[Path, Path] | None, behind_proxy: bool, has_users: bool) -> None:
+def _check_place(host: str, tls: tuple[Path, Path] | None, behind_proxy: bool, has_users: bool) -> None:
     """ConsoleError where others could listen in, or use it without an account."""
     if host in LOOPBACK and not behind_proxy:
         return
@@ -76,8 +76,8 @@ def make_console(
     except ImportError:
         raise MissingExtra("web", "the console") from None
     found = ResultsFolder(folder)
-    book = find_users(folder, users)
-    access = Access(book, find_openid(folder, openid))
+    book = _find_users(folder, users)
+    access = Access(book, _find_openid(folder, openid))
     state = ConsoleState(found, access, AuditTrail(found.path / PRIVATE / TRAIL), secure, behind_proxy)
     local = host in LOOPBACK and not behind_proxy
     names = frozenset({"127.0.0.1", "[::1]", "localhost"}) if local else frozenset()
@@ -111,7 +111,7 @@ def _look_ahead(folder: ResultsFolder, views: LedgerViews, studies: FileCache[Ch
     read_study_form("")
 
 
-def find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
+def _find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
     """How people log in at a provider: of a file that is named, or of the one in the folder, if it is there."""
     if openid is not None and not openid.is_file():
         raise ConsoleError(f"{openid}: is not a file")
@@ -123,7 +123,7 @@ def find_openid(folder: Path, openid: Path | None) -> OpenidLogin | None:
     return Login(place)
 
 
-def find_users(folder: Path, users: Path | None) -> UserBook | None:
+def _find_users(folder: Path, users: Path | None) -> UserBook | None:
     """The users of a console: of a file that is named, or of the one in the folder, if it is there."""
     if users is not None and not users.is_file():
         raise ConsoleError(f"{users}: is not a file; make it with `concilium console add-user`")
@@ -144,8 +144,8 @@ def serve_console(
     openid: Path | None = None,
 ) -> None:
     """Listen until interrupted; `announce` gets the address to open."""
-    has_users = find_users(folder, users) is not None or find_openid(folder, openid) is not None
-    check_place(host, tls, behind_proxy, has_users)
+    has_users = _find_users(folder, users) is not None or _find_openid(folder, openid) is not None
+    _check_place(host, tls, behind_proxy, has_users)
     app, access = make_console(
         folder,
         users=users,

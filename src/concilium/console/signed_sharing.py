@@ -24,7 +24,7 @@ RELEASED, WITHHELD = "released", "withheld"
 
 
 @dataclass(frozen=True)
-class SharingSignature:
+class _SharingSignature:
     """Who decided what, when and why, about which page and copy (SHA-256), signed by the hospital."""
 
     decision: str
@@ -56,7 +56,7 @@ class SharingView:
     facts: dict[str, Any]
     copy: Path
     copy_is_here: bool
-    signed: tuple[tuple[SharingSignature, bool], ...]
+    signed: tuple[tuple[_SharingSignature, bool], ...]
     ledger: Path | None
 
 
@@ -96,8 +96,8 @@ def sign_sharing(view: SharingView, decision: str, who: str, why: str) -> None:
             "the hospital's identity is not beside its ledger here, so nothing can be signed"
         ) from None
     when = datetime.now(UTC).isoformat(timespec="seconds")
-    unsigned = SharingSignature(decision, who, why, when, _digest(view.page), _digest(view.copy), "")
-    signature = SharingSignature(**{**asdict(unsigned), "signature": identity.sign(unsigned.message).hex()})
+    unsigned = _SharingSignature(decision, who, why, when, _digest(view.page), _digest(view.copy), "")
+    signature = _SharingSignature(**{**asdict(unsigned), "signature": identity.sign(unsigned.message).hex()})
     listed = [asdict(one) for one in [*_read_signatures(view.page), signature]]
     write_whole(_place(view.page), json.dumps(listed, indent=1, ensure_ascii=False).encode())
 
@@ -106,9 +106,9 @@ def _place(page: Path) -> Path:
     return page.with_suffix(".signed.json")
 
 
-def _read_signatures(page: Path) -> list[SharingSignature]:
+def _read_signatures(page: Path) -> list[_SharingSignature]:
     try:
-        return [SharingSignature(**one) for one in json.loads(_place(page).read_bytes())]
+        return [_SharingSignature(**one) for one in json.loads(_place(page).read_bytes())]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, TypeError):

@@ -77,7 +77,7 @@ def make_router(views: LedgerViews, inside: Path | None = None) -> APIRouter:
         who = session.user if state.access.has_users else fields.get("who", "")
         about = f"{key} {study[:12]}"
         try:
-            decide_in(path, study, status, who, fields.get("why", ""))
+            _decide_in(path, study, status, who, fields.get("why", ""))
         except ConciliumError as error:
             state.trail.enter(session.user, fields["decision"], about, "not entered")
             said = _without_path(error, path, key)
@@ -156,7 +156,7 @@ def make_router(views: LedgerViews, inside: Path | None = None) -> APIRouter:
         if fields.get("do") != "save":
             return _show_policy(request, session, key, place, text, record, digest=fields.get("digest", ""))
         try:
-            save_policy(place, text, fields.get("digest", ""), inside)
+            _save_policy(place, text, fields.get("digest", ""), inside)
         except (PolicyError, SavedMeanwhile) as error:
             state.trail.enter(session.user, "save policy", key, "refused")
             status = 409 if isinstance(error, SavedMeanwhile) else 422
@@ -270,7 +270,7 @@ def make_router(views: LedgerViews, inside: Path | None = None) -> APIRouter:
     return router
 
 
-def decide_in(ledger: Path, study: str, status: str, who: str, why: str) -> None:
+def _decide_in(ledger: Path, study: str, status: str, who: str, why: str) -> None:
     """Enter a decision, signed by the hospital's identity beside its ledger; ConciliumError where it cannot be."""
     try:
         identity = Identity.load(f"{ledger}.identity")
@@ -296,7 +296,7 @@ def _without_path(error: ConciliumError, path: Path, key: str) -> str:
     return said if said.startswith(key) else f"{said[0].upper()}{said[1:]}"
 
 
-def save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None:
+def _save_policy(path: Path, text: str, digest: str, inside: Path | None) -> None:
     """Write a policy's text to its file; PolicyError where it does not parse, or the file is another by now. What gates
     and gateways read is the old file or the new one, never a part."""
     if len(text) > MOST_TEXT:

@@ -36,6 +36,7 @@ from concilium.console.results_folder import (
 )
 from concilium.consult.report import make_environment
 from concilium.errors import ConciliumError
+from concilium.models.model_file import name_by_content
 from concilium.models.recalibrated import AdaptedModel
 from concilium.registry import METHODS, load
 from concilium.trees.body import TreeBody
@@ -106,13 +107,13 @@ def render(
     return HTMLResponse(text, status)
 
 
-def find_state(request: Request) -> ConsoleState:
+def _find_state(request: Request) -> ConsoleState:
     state: ConsoleState = request.app.state.console
     return state
 
 
-def find_session(request: Request) -> ConsoleSession | None:
-    state = find_state(request)
+def _find_session(request: Request) -> ConsoleSession | None:
+    state = _find_state(request)
     return state.access.find_session(request.cookies.get(state.cookie, ""))
 
 
@@ -120,7 +121,7 @@ def require(*roles: str) -> Callable[[Request], ConsoleSession]:
     """Who is logged in, with one of these roles; without roles, anybody who is."""
 
     def check(request: Request) -> ConsoleSession:
-        session = find_session(request)
+        session = _find_session(request)
         if session is None:
             raise PageError(401, "You are not logged in, or your session has ended.")
         if roles and not session.may(*roles):
@@ -130,7 +131,7 @@ def require(*roles: str) -> Callable[[Request], ConsoleSession]:
     return check
 
 
-async def read_fields(request: Request) -> dict[str, str]:
+async def _read_fields(request: Request) -> dict[str, str]:
     """The fields of a form that a page of this session sent; PageError where it is no such form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     if kind != "application/x-www-form-urlencoded":
@@ -145,20 +146,24 @@ async def read_fields(request: Request) -> dict[str, str]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise PageError(400, "A field of this form is there twice.")
-    session = find_session(request)
+    session = _find_session(request)
     if session is not None and not session.owns(fields.get("csrf", "")):
         raise PageError(403, "This form is not from a page of your session. Open the page again.")
     return fields
 
 
-Fields = Annotated[dict[str, str], Depends(read_fields)]
+Fields = Annotated[dict[str, str], Depends(_read_fields)]
 Viewer = Annotated[ConsoleSession, Depends(require())]
 Clinician = Annotated[ConsoleSession, Depends(require("clinician"))]
-State = Annotated[ConsoleState, Depends(find_state)]
+State = Annotated[ConsoleState, Depends(_find_state)]
 
 
 def find_model(state: ConsoleState, key: str) -> FoundModel:
-    found = state.folder.find().models.get(key)
+    """The model of a key, or the one that has this content (`name_by_content`), as cards of an EHR call it."""
+    models = state.folder.find().models
+    found = models.get(key)
+    if found is None and key.startswith("sha256-"):
+        found = next((one for one in models.values() if name_by_content(one.path) == key), None)
     if found is None:
         raise PageError(404, "There is no such model in this folder.")
     return found
@@ -183,17 +188,17 @@ def make_app(
     app.add_exception_handler(HTTPException, _show_error)
     app.add_exception_handler(RequestValidationError, _show_error)
     app.add_exception_handler(Exception, _show_failure)
-    app.get("/static/{name}")(show_static)
-    app.get("/login")(show_login)
-    app.post("/login")(log_in)
-    app.get("/login/openid")(begin_openid)
-    app.get(CALLBACK)(finish_openid)
-    app.post("/logout")(log_out)
-    app.get("/")(show_models)
-    app.get("/report/{key:path}")(show_report)
+    app.get("/static/{name}")(_show_static)
+    app.get("/login")(_show_login)
+    app.post("/login")(_log_in)
+    app.get("/login/openid")(_begin_openid)
+    app.get(CALLBACK)(_finish_openid)
+    app.post("/logout")(_log_out)
+    app.get("/")(_show_models)
+    app.get("/report/{key:path}")(_show_report)
     app.get("/file/{name}/{key:path}")(download)
     app.post("/answer/{key:path}")(answer)
-    app.get("/models/{key:path}")(show_model)
+    app.get("/models/{key:path}")(_show_model)
     for router in routers:
         app.include_router(router)
     return app
@@ -206,7 +211,7 @@ def _show_error(request: Request, error: Exception) -> Response:
         return RedirectResponse("/login", 303)
     said = {404: "There is no such page.", 405: "This page takes no such request."}.get(status, "")
     sentence = str(error) if isinstance(error, ConciliumError) else said or "This request cannot be read."
-    return render(request, "error", status=status, session=find_session(request), sentence=sentence)
+    return render(request, "error", status=status, session=_find_session(request), sentence=sentence)
 
 
 def _show_failure(request: Request, error: Exception) -> Response:
@@ -214,10 +219,10 @@ def _show_failure(request: Request, error: Exception) -> Response:
     sentence = (
         "The console could not do this. Its log has the line of code. Nothing of your request was kept."
     )
-    return render(request, "error", status=500, session=find_session(request), sentence=sentence)
+    return render(request, "error", status=500, session=_find_session(request), sentence=sentence)
 
 
-def show_static(name: str) -> Response:
+def _show_static(name: str) -> Response:
     if name not in STATIC:
         raise PageError(404, "There is no such file.")
     return Response(
@@ -234,13 +239,13 @@ def _read_static(name: str) -> str:
     return text
 
 
-def find_peer(request: Request, state: ConsoleState) -> str:
+def _find_peer(request: Request, state: ConsoleState) -> str:
     """Where a request comes from; behind a proxy, as that says last."""
     forwarded = request.headers.get("x-forwarded-for", "") if state.behind_proxy else ""
     return forwarded.rpartition(",")[2].strip()[:64] or (request.client.host if request.client else "")
 
 
-def show_login(request: Request, state: State, token: str = "") -> Response:
+def _show_login(request: Request, state: State, token: str = "") -> Response:
     if token:
         try:
             cookie = state.access.open_by_token(token)
@@ -249,7 +254,7 @@ def show_login(request: Request, state: State, token: str = "") -> Response:
             return render(request, "login", status=403, problem=str(error), asks=False)
         state.trail.enter("one person", "log in", outcome="opened by the token")
         return _set_cookie(RedirectResponse("/", 303), state, cookie)
-    if find_session(request) is not None:
+    if _find_session(request) is not None:
         return RedirectResponse("/", 303)
     if state.access.openid is not None:
         return render(request, "login", problem="", asks=state.access.users is not None)
@@ -258,7 +263,7 @@ def show_login(request: Request, state: State, token: str = "") -> Response:
     return render(request, "login", status=200 if asks else 401, problem=problem, asks=asks)
 
 
-def begin_openid(request: Request, state: State) -> Response:
+def _begin_openid(request: Request, state: State) -> Response:
     """On to the provider, with a cookie by which this browser is known when it is back."""
     if state.access.openid is None:
         raise PageError(404, "This console has no other place to log in.")
@@ -274,7 +279,7 @@ def begin_openid(request: Request, state: State) -> Response:
     return response
 
 
-def finish_openid(request: Request, state: State) -> Response:
+def _finish_openid(request: Request, state: State) -> Response:
     """Back from the provider. A page of our own leads on, since a strict cookie does not come with a redirect of
     somebody else's."""
     given = request.query_params
@@ -283,7 +288,7 @@ def finish_openid(request: Request, state: State) -> Response:
             given.get("state", ""),
             given.get("code", ""),
             request.cookies.get(OPENID_COOKIE, ""),
-            find_peer(request, state),
+            _find_peer(request, state),
         )
     except AccessError as error:
         state.trail.enter("", "log in", outcome="refused")
@@ -297,13 +302,13 @@ def finish_openid(request: Request, state: State) -> Response:
     return response
 
 
-def log_in(request: Request, state: State, fields: Fields) -> Response:
+def _log_in(request: Request, state: State, fields: Fields) -> Response:
     # A page elsewhere could log somebody in as somebody else; browsers say where a form comes from.
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise PageError(403, "This form is not from a page of the console.")
     name = fields.get("name", "")
     try:
-        cookie = state.access.log_in(name, fields.get("password", ""), find_peer(request, state))
+        cookie = state.access.log_in(name, fields.get("password", ""), _find_peer(request, state))
     except AccessError as error:
         state.trail.enter("", "log in", outcome="refused")
         status = 429 if "Too many" in str(error) else 403
@@ -317,7 +322,7 @@ def _set_cookie(response: Response, state: ConsoleState, cookie: str) -> Respons
     return response
 
 
-def log_out(request: Request, state: State, session: Viewer, fields: Fields) -> Response:
+def _log_out(request: Request, state: State, session: Viewer, fields: Fields) -> Response:
     state.access.end(request.cookies.get(state.cookie, ""))
     state.trail.enter(session.user, "log out")
     response = RedirectResponse("/login", 303)
@@ -330,7 +335,7 @@ def describe_method(name: str) -> str:
     return str(load(METHODS[name]).description) if name in METHODS else name
 
 
-def show_models(request: Request, state: State, session: Viewer) -> Response:
+def _show_models(request: Request, state: State, session: Viewer) -> Response:
     found = state.folder.find()
     return render(
         request,
@@ -342,10 +347,10 @@ def show_models(request: Request, state: State, session: Viewer) -> Response:
     )
 
 
-def show_model(request: Request, state: State, session: Viewer, key: str) -> Response:
+def _show_model(request: Request, state: State, session: Viewer, key: str) -> Response:
     found = find_model(state, key)
     model = open_model(state, found)
-    state.trail.enter(session.user, "open model", key)
+    state.trail.enter(session.user, "open model", found.key)
     may_ask = session.may("clinician")
     return _render_model(request, state, session, found, model, _empty(), may_ask=may_ask)
 
@@ -354,7 +359,7 @@ def _empty() -> FilledForm:
     return FilledForm({}, frozenset(), {}, {})
 
 
-def find_fields(model: Any) -> tuple[tuple[FormField, ...], str]:
+def _find_fields(model: Any) -> tuple[tuple[FormField, ...], str]:
     """The form of a model, or why there is none."""
     try:
         why = model.find_why_silent()
@@ -381,7 +386,7 @@ def _render_model(
     problem: str = "",
     requester: str = "",
 ) -> Response:
-    form, silent = find_fields(model)
+    form, silent = _find_fields(model)
     tree = walk_tree(model) if isinstance(model.body, TreeBody) else None
     pictures = {} if tree is not None else model.pictures()
     first = filled if before is None else before[0]
@@ -399,15 +404,15 @@ def _render_model(
         answer=answered,
         first=first,
         before=None if before is None else before[1],
-        changed=list_changes(form, first, filled),
+        changed=_list_changes(form, first, filled),
         problem=problem,
         asks_name=not state.access.has_users and bool(getattr(model, "requesters", None)),
         requester=requester,
         tree=tree,
         pictures=pictures,
-        about=describe_model(found, model),
+        about=_describe_model(found, model),
         has_report=(found.folder / REPORT).is_file(),
-        performance=list_performance(found),
+        performance=_list_performance(found),
         subgroups=read_figures(found).get("subgroups") or {},
         has_terms=bool(model.list_terms()),
         downloads=list_downloads(found),
@@ -426,7 +431,7 @@ PERFORMANCE = {
 }
 
 
-def list_performance(found: FoundModel) -> list[tuple[str, str, str]]:
+def _list_performance(found: FoundModel) -> list[tuple[str, str, str]]:
     """A model's main figures, each with its 95 % interval."""
     figures = read_figures(found)
     intervals = (figures.get("overall") or {}).get("intervals") or {}
@@ -441,7 +446,7 @@ def list_performance(found: FoundModel) -> list[tuple[str, str, str]]:
     ]
 
 
-def list_changes(
+def _list_changes(
     form: tuple[FormField, ...], first: FilledForm, now: FilledForm
 ) -> list[tuple[str, str, str]]:
     """What differs between two filled forms: the attribute, and both values as they were entered."""
@@ -463,7 +468,7 @@ def _name_target(model: Any) -> str:
     return str(model.target) if named in ("", model.target) else f"{named} ({model.target})"
 
 
-def describe_model(found: FoundModel, model: Any) -> list[tuple[str, str]]:
+def _describe_model(found: FoundModel, model: Any) -> list[tuple[str, str]]:
     """What a reader must know of a model before believing it, as label and text."""
     card, figures = model.card, read_figures(found)
     rows = [
@@ -491,7 +496,7 @@ def answer(request: Request, state: State, session: Clinician, key: str, fields:
     """Answer about a patient; with what was entered before, also how that answer differs."""
     found = find_model(state, key)
     model = open_model(state, found)
-    form, silent = find_fields(model)
+    form, silent = _find_fields(model)
     if silent:
         raise PageError(422, f"This model says nothing of a single patient: {silent}.")
     filled = read_form(form, {name: text for name, text in fields.items() if not name.startswith(BEFORE)})
@@ -529,7 +534,7 @@ def _answer_before(
     return filled, answer_patient(model, filled.patient, anyway=anyway, requester=requester)
 
 
-def show_report(request: Request, state: State, session: Viewer, key: str) -> Response:
+def _show_report(request: Request, state: State, session: Viewer, key: str) -> Response:
     # A report of several methods leads to theirs by the names of their folders.
     key = key.removesuffix(f"/{REPORT}").rstrip("/")
     found = state.folder.find()
@@ -537,10 +542,10 @@ def show_report(request: Request, state: State, session: Viewer, key: str) -> Re
     if folder is None or not (folder / REPORT).is_file():
         raise PageError(404, "There is no such report in this folder.")
     state.trail.enter(session.user, "open report", key)
-    return show_file(folder / REPORT)
+    return _show_file(folder / REPORT)
 
 
-def show_file(path: Path) -> Response:
+def _show_file(path: Path) -> Response:
     """A page that stands alone, trusted with nothing but its own style."""
     return FileResponse(path, media_type="text/html", headers={"content-security-policy": REPORT_POLICY})
 

@@ -35,6 +35,7 @@ from concilium.records.fhir_patient import (
     MOST_RESOURCES,
     BundledPatient,
     find_element,
+    has_more,
     list_codes,
     list_resources,
     read_resources,
@@ -328,7 +329,11 @@ class CdsService:
     def _write_detail(self, sentences: Sequence[str]) -> str:
         """Sentences as a list in markdown, reasons one step in. An attribute whose name is no word goes by its label,
         and the sentence that says what it is called is left out."""
-        entries = {name: one for name, one in self.entries.items() if one.label and not name.isalpha()}
+        entries = {
+            name: one
+            for name, one in self.entries.items()
+            if one.label and (not name.isalpha() or one.label.casefold() == name.casefold())
+        }
         labels = {name: one.label for name, one in entries.items()}
         named = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in labels) or "(?!)")
         meanings = {f"{name}: {one.label}.": "" for name, one in entries.items()}
@@ -364,12 +369,17 @@ class CdsService:
 
 
 def make_services(
-    models: Mapping[str, tuple[Method[Any], Entries]], *, console: str = "", **more: Any
+    models: Mapping[str, tuple[Method[Any], Entries]],
+    *,
+    console: str = "",
+    keys: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> dict[str, CdsService]:
-    """The services of models by their ids: under `order-select` those that ask about medications."""
+    """The services of models by their ids: under `order-select` those that ask about medications. `keys`: what the
+    console calls each model, where that is not its name."""
     services = {}
     for name, (method, entries) in models.items():
-        page = f"{console.rstrip('/')}/models/{quote(name)}" if console else ""
+        page = f"{console.rstrip('/')}/models/{quote((keys or {}).get(name, name))}" if console else ""
         for hook in (PATIENT_VIEW, ORDER_SELECT):
             one = CdsService(name, hook, method, entries, page, **more)
             if hook == PATIENT_VIEW or one.asks_for_drugs:
@@ -389,11 +399,7 @@ def _write_codes(codes: Sequence[str]) -> str:
 
 def _is_search(document: Mapping[str, Any] | None) -> bool:
     """Whether this is all that a search found, be it nothing: no error, and no page with others to come."""
-    if document is None or document.get("resourceType") != "Bundle":
-        return False
-    links = document.get("link")
-    listed = links if isinstance(links, list) else []
-    return not any(isinstance(one, dict) and one.get("relation") == "next" for one in listed)
+    return document is not None and document.get("resourceType") == "Bundle" and not has_more(document)
 
 
 def _read_valid(document: Mapping[str, Any], where: str) -> list[Any]:

@@ -529,6 +529,11 @@ class _SharedAnswers:
             if not own:
                 raise HouseError("no site answered of those that this fold learns from")
             answers[number] = own if isinstance(asked, Gathered) else _add_up(own.values())
+        return answers | self._count_together(requests)
+
+    def _count_together(self, requests: Mapping[int, _Request]) -> dict[int, Any]:
+        """The tables of folds that can share them, those of one part of the patients at once."""
+        answers: dict[int, Any] = {}
         for request in requests.values():
             self._tables.meet(request)
         shareable = {n: request for n, request in requests.items() if self._tables.can_share(request)}

@@ -9,7 +9,7 @@ experts stay at the hospitals. docs/methods.md, part 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -624,15 +624,7 @@ class Experts(PrivateMethod[StudentBody]):
                 sentences.append(
                     f"By the readable student alone there would be {'no' if prediction else 'an'} alarm."
                 )
-            reached = [one for one in reasons if one.moved is None or abs(one.moved) >= LEAST_MOVED]
-            sentences += [
-                f"{place}. {one.condition}" + ("." if one.moved is None else f": adds {one.moved:+.2f}.")
-                for place, one in enumerate(reached, start=1)
-            ]
-            if rest := len(reasons) - len(reached):
-                which = "which" if rest == 1 else "each of which"
-                more = "more" if reached else "term" if rest == 1 else "terms"
-                sentences.append(f"{rest} {more}, {which} adds or takes less than {LEAST_MOVED}.")
+            sentences += _list_readable(reasons)
         missing = [
             name for name in self.attributes_ if name not in series or np.isnan(series.stays[name]).all()
         ]
@@ -682,3 +674,17 @@ class Experts(PrivateMethod[StudentBody]):
 
     def _summary(self) -> str:
         return f"{self.body.size} experts, {'a' if self.body.student else 'no'} student"
+
+
+def _list_readable(reasons: Sequence[Reason]) -> list[str]:
+    """The reasons of the readable student, a sentence each; those that hardly move it in one."""
+    reached = [one for one in reasons if one.moved is None or abs(one.moved) >= LEAST_MOVED]
+    sentences = [
+        f"{place}. {one.condition}" + ("." if one.moved is None else f": adds {one.moved:+.2f}.")
+        for place, one in enumerate(reached, start=1)
+    ]
+    if rest := len(reasons) - len(reached):
+        which = "which" if rest == 1 else "each of which"
+        more = "more" if reached else "term" if rest == 1 else "terms"
+        sentences.append(f"{rest} {more}, {which} adds or takes less than {LEAST_MOVED}.")
+    return sentences

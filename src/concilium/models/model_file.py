@@ -7,6 +7,7 @@ JSON only: loading a model runs no code, refuses unknown fields and methods, and
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def save(path: str | Path, content: bytes) -> None:
         partial.replace(path)
     except OSError as error:
         raise ModelError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def name_by_content(path: Path) -> str:
+    """A name of a model file that is the same wherever it lies: by it a card leads to the model's page."""
+    return f"sha256-{hashlib.sha256(path.read_bytes()).hexdigest()[:20]}"
 
 
 def load(path: str | Path) -> Any:

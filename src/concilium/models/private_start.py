@@ -77,12 +77,9 @@ NAMES_PATIENTS = "its name says that it identifies patients"
 M = TypeVar("M", bound="PrivateMethod[Any]")
 
 
-def find_stated_classes(method: Method[Any]) -> list[Value]:
+def find_stated_classes(method: Method[Any], positive: Value | None) -> list[Value]:
     """What is not predicted and what is: two stated classes, or the positive one against all others."""
-    stated, positive = (
-        state_values(_get(method, "values").get(method.target, ())),
-        getattr(method, "positive", None),
-    )
+    stated = state_values(_get(method, "values").get(method.target, ()))
     if positive is None:
         if len(stated) != 2:
             raise StudyError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from concilium.records.cohort_file import PATIENT, SEXES, CohortFile, Covariate
-from concilium.records.dictionary import MOST_CODES, MOST_TEXT, Dictionary, DictionaryEntry
+from concilium.records.dictionary import MOST_BYTES, MOST_CODES, MOST_TEXT, Dictionary, DictionaryEntry
 from concilium.records.fhir_resources import SYSTEMS
 from concilium.records.omop import find_words
 
@@ -62,9 +62,11 @@ def _state(file: CohortFile, words: Words) -> tuple[dict[str, DictionaryEntry], 
         entries[file.sex] = DictionaryEntry(
             type="code", label="sex", values=dict.fromkeys(SEXES, ""), codes={"fhir": "gender"}
         )
+    # All entries together travel in the terms of a study.
+    most = min(MOST_CODES, MOST_BYTES // 2 // max(1, len(file.covariates)))
     for one in file.covariates:
         listed = _list_codes(one, words)
-        codes = {system: _join(known) for system, known in listed.items()}
+        codes = {system: _join(known, most) for system, known in listed.items()}
         if left := sum(len(known) - 1 - codes[system].count(",") for system, known in listed.items()):
             notes[one.name] = f"{left} more codes are below these: name those that your records have"
         if one.take == "count":
@@ -93,12 +95,12 @@ def _list_codes(one: Covariate, words: Words) -> dict[str, list[str]]:
     return {system: list(dict.fromkeys(codes)) for system, codes in listed.items()}
 
 
-def _join(codes: Sequence[str]) -> str:
-    """Codes as an entry has them, as many as it may have; those of the set itself come first."""
+def _join(codes: Sequence[str], most: int) -> str:
+    """Codes as an entry has them, in at most so many characters; those of the set itself come first."""
     text = ""
     for code in codes:
         longer = f"{text}, {code}" if text else code
-        if len(longer) > MOST_CODES:
+        if len(longer) > most:
             break
         text = longer
     return text

@@ -525,9 +525,8 @@ class _SectionReader:
             return None
         if isinstance(given, str):
             if given not in self.sets:
-                raise StudyError(
-                    f"{self.path}: {where} names {given!r}, which is not under [concepts]{nearest(given, self.sets)}"
-                )
+                hint = nearest(given, self.sets) or "; write its OMOP ids there, as in celecoxib = 1118084"
+                raise StudyError(f"{self.path}: {where} names {given!r}, which is not under [concepts]{hint}")
             return self.sets[given]
         ids = _read_ids(self.path, where, given)
         return ConceptSet("concept " + " and ".join(map(str, ids)), ids)

@@ -2,7 +2,7 @@
 for.
 
     north.ledger.columns/
-        4f1c...-9a30.../            one reading of one table, by its digest
+        4f1c...-k3x_.../            one reading of one table, by its digest
             table.json              names, kinds and values of the columns, and which file it was read from
             0.codes  1.numbers ...  a file for each column: codes of one, two or four bytes, or numbers of eight
             rows.hashes             two hashes of each row (row_hashes.py)
@@ -10,8 +10,9 @@ for.
 Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
 table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
 
-A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads
-everything. A store that is damaged, or half-written, is written again; the one before stays until the new one is there.
+A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads everything. A
+store that is damaged, or half-written, is written again; the one before stays until the new one is there, and as long
+as a process has it open.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import os
 import shutil
 import tempfile
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -174,22 +176,46 @@ def list_stores(root: Path) -> list[Store]:
     return sorted(found, key=lambda one: -float(one.manifest["written"]))
 
 
-def remove_stores(root: Path) -> int:
-    """Delete all stores, half-written ones among them; how many there were."""
-    stores = [one for one in root.iterdir() if one.is_dir()] if root.is_dir() else []
-    if stores:
-        with _locked(root):
-            for one in stores:
-                shutil.rmtree(one)
-    return len(stores)
+def remove_stores(root: Path) -> tuple[int, int]:
+    """Delete all stores, half-written ones among them: how many were deleted, and how many some process has open."""
+    if not root.is_dir():
+        return 0, 0
+    with _locked(root):
+        removed = [_remove(one) for one in root.iterdir() if one.is_dir()]
+    return sum(removed), len(removed) - sum(removed)
+
+
+def _hold(store: Store) -> Store | None:
+    """The same, not to be removed while it is in use; None where it was just removed."""
+    try:
+        handle = (store.folder / MANIFEST).open("rb")
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    except OSError:
+        return None
+    weakref.finalize(store, handle.close)
+    return store if store.is_complete() else None
+
+
+def _remove(folder: Path) -> bool:
+    """Delete a store that no process has open; whether it was."""
+    try:
+        with (folder / MANIFEST).open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    except BlockingIOError:
+        return False
+    except OSError:  # half-written: there is no manifest
+        shutil.rmtree(folder, ignore_errors=True)
+    return True
 
 
 def find_store(root: Path, identity: Identity, reading: Mapping[str, Any]) -> Store | None:
     """The store of a source as it is now, read in this way; None where there is none that can be used."""
     for store in list_stores(root):
         if store.manifest["source"] == identity and store.manifest["reading"] == _digest(reading):
-            if store.is_complete():
-                return store
+            held = _hold(store)
+            if held is not None:
+                return held
             log.warning("%s is damaged or incomplete: the table is read again", store.folder)
     return None
 
@@ -228,24 +254,17 @@ def write_store(
             _sync(_write_json(folder / MANIFEST, manifest))
             for file in list(folder.iterdir()):
                 _sync(file)
-            final = root / f"{manifest['digest'][:32]}-{_digest(reading)[:16]}"
             older = [one for one in list_stores(root) if one.source == source]
-            if final.exists():
-                _retire(final)
+            final = root / f"{manifest['digest'][:32]}-{folder.name.removeprefix(PARTIAL)}"
             folder.rename(final)
             _sync(root)
             for one in older:
-                if one.folder != final and one.manifest["reading"] == manifest["reading"]:
-                    shutil.rmtree(one.folder)
-            return Store(final, manifest)
+                if one.manifest["reading"] == manifest["reading"]:
+                    _remove(one.folder)
+            return _hold(Store(final, manifest))
         finally:
             for leftover in root.glob(f"{PARTIAL}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _retire(folder: Path) -> None:
-    """Take a store out of the way; whoever has mapped it keeps it."""
-    folder.rename(folder.with_name(f"{PARTIAL}old-{os.getpid()}"))
 
 
 class _ColumnWriter:

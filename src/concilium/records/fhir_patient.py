@@ -108,7 +108,17 @@ def read_bundle(
         raise ModelError(
             "this FHIR resource is no Bundle: give the patient's Bundle (Patient/ID/$everything)"
         )
-    return read_resources(list_resources(bundle, "the bundle"), names, dictionary, day, oldest)
+    searched = () if has_more(bundle) else None
+    return read_resources(
+        list_resources(bundle, "the bundle"), names, dictionary, day, oldest, searched=searched
+    )
+
+
+def has_more(bundle: Mapping[str, Any]) -> bool:
+    """Whether a bundle is a page with others to come: what is not in it may be in those."""
+    links = bundle.get("link")
+    listed = links if isinstance(links, list) else []
+    return any(isinstance(one, dict) and one.get("relation") == "next" for one in listed)
 
 
 def read_resources(

@@ -154,7 +154,8 @@ class PrivateFit:
     @property
     def classes(self) -> list[Value]:
         """What is not predicted and what is: two stated classes, or the positive one against all others."""
-        return find_stated_classes(self.stated or self.rulefit)
+        rulefit = self.stated or self.rulefit
+        return find_stated_classes(rulefit, rulefit.positive)
 
     @property
     def attributes(self) -> list[Attribute]:

@@ -99,7 +99,7 @@ class PrivateShapes:
         if is_too_small(min(price for price in self.prices if price)):
             raise StudyError(f"an 'epsilon' of {model.epsilon} is too small for any question to be answered")
         if states_classes(model):
-            _ = find_stated_classes(model)
+            _ = find_stated_classes(model, model.positive)
         twice = sorted(model.values.keys() & model.bins.keys())
         if twice:
             raise StudyError(f"{twice[0]!r} has both 'values' and 'bins': a ShapeModel needs one of them")
@@ -131,7 +131,7 @@ class PrivateShapes:
 
     def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
         stated, said_first = yield from start(self.model, partners)
-        classes = find_stated_classes(stated)
+        classes = find_stated_classes(stated, stated.positive)
         positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
         attributes = _list_stated(stated)
         if not attributes:

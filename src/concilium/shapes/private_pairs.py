@@ -60,8 +60,9 @@ class NoisyPair:
             np.bincount(groups, shares[index])
             for index, groups in zip(cells.attributes, cells.groups, strict=True)
         ]
-        both = np.outer(*sides).ravel()
-        centre: Matrix = np.kron(*(np.eye(len(side)) - np.outer(np.ones(len(side)), side) for side in sides))
+        both = np.outer(sides[0], sides[1]).ravel().astype(np.float64)
+        first, second = (np.eye(len(side)) - np.outer(np.ones(len(side)), side) for side in sides)
+        centre = np.kron(first, second).astype(np.float64)
         priors = [spread**2 * centre @ centre.T for spread in SPREADS]
         size = len(both)
         evidence = Evidence(both, scale * both, np.zeros(size), np.eye(size), priors)
@@ -77,7 +78,7 @@ class NoisyPair:
         """Another answer, at the values as they are now."""
         self.answers.append((self.evidence.weights * self.values + self.centre.T @ residuals, noise))
         precision = sum(1 / variance for _, variance in self.answers)
-        target = sum(said / variance for said, variance in self.answers) / precision
+        target: Vector = np.sum([said / variance for said, variance in self.answers], axis=0) / precision
         self.evidence = replace(self.evidence, target=target, noise=np.eye(len(self.values)) / precision)
 
 

@@ -63,8 +63,8 @@ from concilium.statistics.regression_fit import (
     invert,
     standardise,
 )
-from concilium.statistics.results import TermTest
-from concilium.statistics.survival import choose_horizon, say_survival
+from concilium.statistics.results import TermTest, fold_line
+from concilium.statistics.survival import choose_horizon, say_survival, say_time
 from concilium.statistics.term_model import (
     TermBody,
     TermModel,
@@ -515,7 +515,7 @@ class CoxRegression(TermModel[CoxBody]):
         body = self.body
         row, centred, reasons, doubts, notes = self._say_terms(patient)
         horizon = self.followed.horizon
-        hazard = self._hazard_at(horizon)
+        hazard, when = self._hazard_at(horizon), say_time(self.time, horizon, self.card.dictionary)
         ends = [1 - math.exp(-hazard), float(self.predict_proba([row])[0, 1])]
         interval = self._find_interval(centred, hazard, self._find_silent(row))
         return say_explained(
@@ -529,8 +529,8 @@ class CoxRegression(TermModel[CoxBody]):
             interval,
             self.way_out.bounded,
             entry=self.card.dictionary.get(body.target),
-            by=f" by {self.time} = {horizon:g}",
-            then=(say_survival(self.time, horizon, ends[1], interval),),
+            by=f" by {when}",
+            then=(say_survival(when, ends[1], interval),),
         )
 
     def _find_interval(self, centred: Vector, hazard: float, silent: float) -> tuple[float, float]:
@@ -556,7 +556,7 @@ class CoxRegression(TermModel[CoxBody]):
         doubtful = [test.term for test in body.proportional if test.p < 0.05]
         if doubtful:
             said = ", ".join(map(self._say_term, doubtful))
-            lines.append(f"hazards may not be proportional (Schoenfeld test, p < 0.05): {said}")
+            lines.append(fold_line(f"hazards may not be proportional (Schoenfeld test, p < 0.05): {said}"))
         if body.concordance is not None:
             lines.append(f"concordance within hospitals {body.concordance:.3f}")
         if self.way_out.bounded:

@@ -62,7 +62,7 @@ from concilium.statistics.population_table import (
     say_table,
     tabulate,
 )
-from concilium.statistics.results import draw_html, draw_text, say_number, write_csv
+from concilium.statistics.results import draw_html, draw_text, fold_line, say_number, write_csv
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -348,7 +348,7 @@ class Describe(PrivateMethod[DescribeBody]):
             complete, everyone = body.lacking[0], max(sum(body.lacking), 1)
             lines.append(f"{complete} of {everyone} patients ({complete / everyone:.0%}) lack no value")
         lines += [
-            f"{title}: {', '.join(said)}"
+            fold_line(f"{title}: {', '.join(said)}")
             for title, said in {
                 "missing together": self._say_together(),
                 f"correlated (beyond {MUCH_CORRELATED})": self._say_correlated(),

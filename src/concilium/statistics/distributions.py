@@ -7,16 +7,10 @@ power series where it converges fast, a continued fraction (Lentz) elsewhere.
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 TINY = 1e-300
 PRECISION = 1e-15
 MOST_TERMS = 10_000
-
-
-def normal_quantile(level: float) -> float:
-    """The quantile of the standard normal distribution."""
-    return NormalDist().inv_cdf(level)
 
 
 def two_sided(z: float) -> float:

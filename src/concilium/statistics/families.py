@@ -10,6 +10,10 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
 
+# Counts whose variance is mean + a mean^2; a is one coefficient more (regression_sums.py).
+NEGATIVE_BINOMIAL = "negative-binomial"
+COUNTS = ("poisson", NEGATIVE_BINOMIAL)
+LARGEST_COUNT = 100_000
 LARGEST_LOG = 40.0  # exp of it is 2e17: no mean of a count, and no odds, is beyond
 
 
@@ -26,15 +30,15 @@ class OutcomeFamily:
         """The expected outcome at a linear predictor."""
         if self.name == "binomial":
             return np.asarray(0.5 * (1 + np.tanh(0.5 * eta)))
-        if self.name == "poisson":
+        if self.name in COUNTS:
             return np.asarray(np.exp(np.clip(eta, -LARGEST_LOG, LARGEST_LOG)))
         return eta
 
     def weight(self, mean: Vector) -> Vector:
-        """The variance of an outcome, at unit dispersion."""
+        """The variance of an outcome, at unit dispersion; of a count, that of Poisson's law."""
         if self.name == "binomial":
             return mean * (1 - mean)
-        return mean if self.name == "poisson" else np.ones_like(mean)
+        return mean if self.name in COUNTS else np.ones_like(mean)
 
     def log_likelihood(self, y: Vector, eta: Vector, mean: Vector) -> float:
         """The sum over patients; for `gaussian` at unit variance and without its constant."""
@@ -47,7 +51,9 @@ class OutcomeFamily:
         return float((y * eta - mean).sum() - np.array(constants) @ often)
 
     def is_outcome(self, y: Vector) -> NDArray[np.bool_]:
-        """Which outcomes it can be about: counts are not below zero."""
+        """Which outcomes it can be about: counts are not below zero, and those of a negative binomial are whole."""
+        if self.name == NEGATIVE_BINOMIAL:
+            return np.isin(np.mod(y, 1), 0) & (y >= 0) & (y <= LARGEST_COUNT)
         return np.isfinite(y) & (y >= 0) if self.name == "poisson" else np.isfinite(y)
 
     def reach(self, low: float, high: float) -> tuple[float, float]:
@@ -61,4 +67,5 @@ FAMILIES = {
     "binomial": OutcomeFamily("binomial", "odds ratio", "log odds"),
     "gaussian": OutcomeFamily("gaussian", "", "difference"),
     "poisson": OutcomeFamily("poisson", "rate ratio", "log rate"),
+    NEGATIVE_BINOMIAL: OutcomeFamily(NEGATIVE_BINOMIAL, "rate ratio", "log rate"),
 }

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
 
 HAZARDS = "hazards"
+OWN_FAMILIES = ("binomial", "gaussian", "poisson", HAZARDS)
 # A hospital with fewer events, or fewer patients without, finds no ratio that is worth comparing.
 LEAST_EVENTS = 10
 MOST_STEPS = 40
@@ -75,8 +76,8 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
 
     def check(self, release: Release) -> None:
         check_columns(self.attributes, self.columns)
-        if not self.columns or self.family not in (*FAMILIES, HAZARDS):
-            raise MessageError(f"own fits have terms, and are of {', '.join(FAMILIES)} or {HAZARDS}")
+        if not self.columns or self.family not in OWN_FAMILIES:
+            raise MessageError(f"own fits have terms, and are of {', '.join(OWN_FAMILIES)}")
         if (self.positive is None) != (self.family in ("gaussian", "poisson")):
             raise MessageError(
                 "own fits of yes or no, and of hazards, have a positive value, and no other has"

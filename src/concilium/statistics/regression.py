@@ -39,7 +39,7 @@ from concilium.statistics.columns import (
     unpack_triangle,
 )
 from concilium.statistics.distributions import chi_squared_tail
-from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
+from concilium.statistics.families import COUNTS, FAMILIES, NEGATIVE_BINOMIAL, OutcomeFamily, Vector
 from concilium.statistics.regression_fit import STEPS, Fit, PlainNewton, PrivateEnd, fit_privately
 from concilium.statistics.regression_sums import AskRegression
 from concilium.statistics.results import TermEstimate, TermTest, known, say_number
@@ -102,12 +102,12 @@ class Regression(TermModel[RegressionBody]):
     target: Target
     positive: PositiveClass = None
     family: Annotated[
-        Literal["binomial", "gaussian", "poisson"],
+        Literal["binomial", "gaussian", "poisson", "negative-binomial"],
         Parameter(
-            "'binomial', 'gaussian' or 'poisson'",
+            "'binomial', 'gaussian', 'poisson' or 'negative-binomial'",
             choice(*FAMILIES),
-            "of the outcome: yes or no (odds ratios), a number (differences), or a count (rate ratios); `bins` has "
-            "the range of a number or count",
+            "of the outcome: yes or no (odds ratios), a number (differences), or a count (rate ratios), which with "
+            '"negative-binomial" may vary more than Poisson\'s law says; `bins` has the range of a number or count',
         ),
     ] = "binomial"
     query: QueryText = ""
@@ -151,6 +151,12 @@ class Regression(TermModel[RegressionBody]):
     def check(self) -> None:
         if self.firth and (self.family != "binomial" or self.intercepts != "common"):
             raise StudyError("firth = true goes with family = 'binomial' and intercepts = 'common'")
+        plain = self.intercepts == "common" and self.errors == "model" and not self.by_hospital
+        if self.family == NEGATIVE_BINOMIAL and not plain:
+            raise StudyError(
+                "a negative binomial has one intercept for all, errors by the model, and no comparison by_hospital: "
+                'take family = "poisson" with errors = "robust" for these'
+            )
         if self.errors != "model" and self.intercepts == "random":
             raise StudyError(f"random intercepts have errors by the model, and not {self.errors!r}")
         if self.family != "binomial":
@@ -164,7 +170,7 @@ class Regression(TermModel[RegressionBody]):
 
     def _check_range(self) -> None:
         edges = self.bins.get(self.target, ())
-        if len(edges) < 2 or (self.family == "poisson" and edges[0] < 0):
+        if len(edges) < 2 or (self.family in COUNTS and edges[0] < 0):
             raise StudyError(
                 f"family = {self.family!r} needs both ends of the range of {self.target!r} in 'bins', such as "
                 f"[0, 100]; got {list(edges)}"
@@ -173,6 +179,8 @@ class Regression(TermModel[RegressionBody]):
     def _check_private(self) -> None:
         if self.epsilon is None:
             raise StudyError("a private Regression needs an 'epsilon', such as 1.0")
+        if self.family == NEGATIVE_BINOMIAL:
+            raise StudyError('a private Regression of counts has family = "poisson"')
         if (
             self.intercepts != "common"
             or self.firth
@@ -221,6 +229,11 @@ class Regression(TermModel[RegressionBody]):
             ),
         )
 
+    def _is_agreed(self, parameter: str, asked: Any) -> bool:
+        """A negative binomial begins with Poisson's law."""
+        begins = parameter == "family" and self.family == NEGATIVE_BINOMIAL and asked == "poisson"
+        return begins or super()._is_agreed(parameter, asked)
+
     def converse(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
         return self._converse_privately(partners) if self.way_out.bounded else self._converse_plainly()
 
@@ -241,7 +254,8 @@ class Regression(TermModel[RegressionBody]):
             return PlainNewton(about, self.family, self.intercepts == "hospital", self.firth)
 
         def learn(terms: RegressionTerms) -> Conversation[Fit]:
-            return start().fit_random(terms) if self.intercepts == "random" else start().fit(terms)
+            further = self.intercepts == "random" or self.family == NEGATIVE_BINOMIAL
+            return start().fit_further(terms) if further else start().fit(terms)
 
         fit = yield from learn(terms)
         tests = wald_tests(fit.terms, fit.coefficients, self._choose_covariance(fit))
@@ -256,10 +270,15 @@ class Regression(TermModel[RegressionBody]):
                         group, "likelihood ratio", rise, len(places), chi_squared_tail(rise, len(places))
                     )
                 )
-        if fit.deviation is not None:
+        if fit.deviation is not None or self.family == NEGATIVE_BINOMIAL:
             # A deviation is never below zero: half of the time it is zero by chance.
-            p = chi_squared_tail(fit.rise, 1) / 2 if fit.deviation else 1.0
-            tests = [*tests, TermTest("differences between hospitals", "likelihood ratio", fit.rise, 1, p)]
+            p = chi_squared_tail(fit.rise, 1) / 2 if fit.rise else 1.0
+            what = (
+                "counts vary more than Poisson's"
+                if fit.deviation is None
+                else "differences between hospitals"
+            )
+            tests = [*tests, TermTest(what, "likelihood ratio", fit.rise, 1, p)]
         warnings = self._warn(fit, len(seen))
         body = yield from self._compare(
             self._make_body(fit, classes, tests, len(seen)), about, self.family, warnings
@@ -283,7 +302,7 @@ class Regression(TermModel[RegressionBody]):
             if ratio > OVERDISPERSED and self.errors == "model":
                 warnings.append(
                     f"counts vary more than Poisson's law says: intervals are too narrow by a factor of about "
-                    f'{ratio:.1f}; take errors = "robust"'
+                    f'{ratio:.1f}; take errors = "robust", or family = "negative-binomial"'
                 )
         if fit.deviation is not None and fit.freedom < FEW_HOSPITALS - 1:
             warnings.append(
@@ -473,6 +492,8 @@ class Regression(TermModel[RegressionBody]):
             lines.append(f"intervals and p-values by {self.errors} errors")
         if body.patients is not None:
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
+        if body.family == NEGATIVE_BINOMIAL:
+            lines.append(f"the variance of a count is its mean m + {say_number(body.dispersion)} m^2")
         if body.spread_of_intercepts is not None:
             lines.append(
                 f"{'random' if self.intercepts == 'random' else 'own'} intercepts of hospitals: mean "

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.statistics.columns import HELD_AT_ENDS, RegressionTerms, find_dependent, pack_triangle
-from concilium.statistics.families import FAMILIES, Vector
+from concilium.statistics.families import FAMILIES, NEGATIVE_BINOMIAL, Vector
 from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import (
     MOST_PLACES,
@@ -78,7 +78,7 @@ class Fit:
     dependent: tuple[str, ...]
     intercepts: tuple[float, float] | None
     freedom: int
-    # Of random intercepts: their deviation, and twice what they raise the likelihood by.
+    # Of random intercepts: their deviation; and twice what they, or a negative binomial, raise the likelihood by.
     deviation: float | None = None
     rise: float = 0.0
 
@@ -148,24 +148,30 @@ class PlainNewton:
         final = yield from self.ask(scaled, end, robust=True)
         return self._finish(terms, end, final, start, means, spread, left_out, separated)
 
-    def fit_random(self, terms: RegressionTerms) -> Conversation[Fit]:
-        """Where the likelihood of these terms with random intercepts of hospitals is greatest, from the fit without."""
-        fit = yield from self.fit(terms)
+    def fit_further(self, terms: RegressionTerms) -> Conversation[Fit]:
+        """Where the likelihood of these terms is greatest with random intercepts of hospitals, from the fit without;
+        or of a negative binomial, from that of Poisson's law."""
+        counts = self.family == NEGATIVE_BINOMIAL
+        fit = yield from (replace(self, family="poisson") if counts else self).fit(terms)
         scaled, size = _scale(fit.terms, fit.means, fit.deviations), len(fit.coefficients)
         back = _find_way_back(fit.means, fit.deviations)
         gaussian = self.family == "gaussian"
         spread = math.sqrt(fit.dispersion) if gaussian else 1.0
         more = [spread * FIRST_DEVIATION, *([math.log(spread)] if gaussian else [])]
+        if counts:
+            more = [math.log(FIRST_DEVIATION)]
 
         def look(at: Vector) -> Conversation[Point]:
-            sums = yield from self.ask(scaled, at, random=True)
+            sums = yield from self.ask(scaled, at, random=not counts)
             return sums.likelihood, sums.score, _lift(sums.information)
 
         at, moved, _, _ = yield from climb(look, np.array([*np.linalg.solve(back, fit.coefficients), *more]))
-        final = yield from self.ask(scaled, at, random=True)
+        final = yield from self.ask(scaled, at, random=not counts)
         covariance = back @ invert(final.information)[:size, :size] @ back.T
         likelihood = final.likelihood - (final.patients / 2 * math.log(2 * math.pi) if gaussian else 0.0)
         coefficients = back @ at[:size]
+        running = {**dict.fromkeys(fit.separated), **dict.fromkeys(find_running(scaled, moved[1:size]))}
+        deviation = float(abs(at[size])) if abs(at[size]) > NO_DEVIATION * spread else 0.0
         return replace(
             fit,
             coefficients=coefficients,
@@ -174,11 +180,9 @@ class PlainNewton:
             clustered=None,
             likelihood=likelihood,
             null_likelihood=math.nan,
-            dispersion=math.exp(2 * at[-1]) if gaussian else 1.0,
-            separated=tuple(
-                {**dict.fromkeys(fit.separated), **dict.fromkeys(find_running(scaled, moved[1:size]))}
-            ),
-            deviation=float(abs(at[size])) if abs(at[size]) > NO_DEVIATION * spread else 0.0,
+            dispersion=math.exp(2 * at[-1]) if gaussian else math.exp(at[-1]) if counts else 1.0,
+            separated=tuple(running),
+            deviation=None if counts else deviation,
             rise=max(2 * (likelihood - fit.likelihood), 0.0),
             freedom=final.own_intercepts - 1,
         )

@@ -13,6 +13,9 @@ patients over all u (Gauss and Hermite's rule about the likeliest u, exact for `
 so that it is a sum over them. Score and information, of t as of any coefficient, are means over u (Fisher's and Louis'
 identities). No hospital tells its u.
 
+Counts of the family `negative-binomial` have the variance m + a m^2; log a is the last coefficient, with its part of
+score and information.
+
 Under `private` the claim is as for any noisy sum: each patient is protected, from everybody outside the hospital, at
 the price that the site works out from the question. A patient's row is at most sqrt(`squared_norm`) long, its residual
 and its weight lie within the family's reach, so that score and scaled information together move by at most
@@ -45,7 +48,15 @@ from concilium.statistics.columns import (
     squared_norm,
     unpack_triangle,
 )
-from concilium.statistics.families import FAMILIES, OutcomeFamily, Vector
+from concilium.statistics.families import (
+    COUNTS,
+    FAMILIES,
+    LARGEST_COUNT,
+    LARGEST_LOG,
+    NEGATIVE_BINOMIAL,
+    OutcomeFamily,
+    Vector,
+)
 from concilium.statistics.wide_sums import (
     LARGEST,
     WideSum,
@@ -63,6 +74,8 @@ MOST_PATIENTS = 1 << 26
 FIRST = 9  # numbers before the columns' sums
 LARGEST_REACH, LEAST_REACH = 1e6, 1e-9
 INTERCEPT_STEPS = 100
+# Of log a: beyond, counts follow Poisson's law, or none.
+LARGEST_SPREAD = 12.0
 # Nodes of Gauss and Hermite's rule: more change no estimate in its seventh digit.
 NODES = 25
 
@@ -72,7 +85,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
     `robust`: and the outer products of scores, by patient and of the whole hospital. `inverse`: of the information of
     all hospitals, for Firth's correction of the score. `random`: intercepts are random, and the coefficients end with
-    their deviation, and with the logarithm of that of residuals where they have one.
+    their deviation, and with the logarithm of that of residuals where they have one. Of a negative binomial they end
+    with log a.
     """
 
     kind: ClassVar[str] = "statistics.regression"
@@ -94,7 +108,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """How many coefficients there are, with the intercept and deviations."""
-        return len(self.columns) + (not self.own_intercepts) + self.random * (1 + (self.family == "gaussian"))
+        more = self.random * (1 + (self.family == "gaussian")) + (self.family == NEGATIVE_BINOMIAL)
+        return len(self.columns) + (not self.own_intercepts) + more
 
     @property
     def _triangle(self) -> int:
@@ -162,13 +177,18 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
             raise MessageError("Firth's correction needs the inverse information, and one intercept for all")
         if self.random and (self.own_intercepts or self.robust or self.inverse or self.noise):
             raise MessageError("random intercepts have errors by the model, and no noise")
+        plain = not (self.own_intercepts or self.random or self.robust or self.inverse or self.noise)
+        if self.family == NEGATIVE_BINOMIAL and not plain:
+            raise MessageError(
+                "a negative binomial has one intercept for all, errors by the model, and no noise"
+            )
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"a private regression has 0 to {MOST_PLACES} binary places")
         if not (-LARGEST_REACH < self.low < self.high < LARGEST_REACH):
             raise MessageError("the ends of an outcome must rise, and be no further than a million")
         if self.high - self.low < LEAST_REACH:  # what is divided by it would overflow
             raise MessageError("the ends of an outcome must be apart")
-        if self.family == "poisson" and self.low < 0:
+        if self.family in COUNTS and self.low < 0:
             raise MessageError("a count is never below zero")
         if self.noise is not None:
             if self.own_intercepts or self.robust:
@@ -186,6 +206,8 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         triangles = 12 if self.noise is not None else 4 * (3 if self.robust else 1)
         per_patient = 40 * factors + triangles * size * size + 8 * size + 400 + READ_LABEL
         steps = 60 * INTERCEPT_STEPS * (self.own_intercepts or self.random) + 60 * NODES * self.random
+        if self.family == NEGATIVE_BINOMIAL:
+            work += Workload(100 * LARGEST_COUNT, 64 * LARGEST_COUNT)
         return work + Workload(
             (per_patient + steps) * patients + CALL * (40 + 2 * factors + 2 * size * size),
             (24 * (len(self.columns) + factors) + 24 * size + 256 + LABELLING) * patients + 64 * self.numbers,
@@ -203,6 +225,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
             matrix, y = matrix[known], y[known]
         site = _SiteFit(FAMILIES[self.family], matrix, y, self)
         add_up = site.add_up_random if self.random else site.add_up
+        add_up = site.add_up_counts if self.family == NEGATIVE_BINOMIAL else add_up
         return write_wide(add_up(left_out + int((~known).sum())))
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
@@ -338,6 +361,36 @@ class _SiteFit:
             [len(y), left_out, likelihood, y.sum(), (y**2).sum(), bool(len(y)), 0.0, 0.0, 0.0],
             self.matrix.sum(axis=0),
             average,
+            pack_triangle(information),
+        ]
+        return np.concatenate(parts)
+
+    def add_up_counts(self, left_out: int) -> Vector:
+        """The same of a negative binomial with 1/a = r. Gammas of counts are sums over the whole numbers below."""
+        question, y = self.question, self.y
+        r = math.exp(-np.clip(question.at[-1], -LARGEST_SPREAD, LARGEST_SPREAD))
+        design = np.column_stack([np.ones(len(y)), self.matrix])
+        eta = np.clip(design @ np.array(question.at[:-1]), -LARGEST_LOG, LARGEST_LOG)
+        mean, below = np.exp(eta), np.arange(y.max(initial=0.0))
+        often = np.bincount(y.astype(np.int64), minlength=len(below) + 1)[::-1].cumsum()[::-1][1:]
+        rising, falling, bending, constant = (
+            float(often @ one)
+            for one in (np.log1p(below / r), 1 / (r + below), -((r + below) ** -2.0), np.log1p(below))
+        )
+        away, all_ = y - mean, r + mean
+        likelihood = rising + float(y @ eta - (y + r) @ np.log1p(mean / r)) - constant
+        slope = falling - float(np.log1p(mean / r).sum() + (away / all_).sum())
+        bend = bending + float((mean / (r * all_)).sum() + (away / all_**2).sum())
+        size = design.shape[1]
+        information = np.zeros((size + 1, size + 1))
+        information[:size, :size] = design.T @ (design * (mean * r * (r + y) / all_**2)[:, None])
+        information[size, :size] = information[:size, size] = r * (away * mean / all_**2) @ design
+        information[size, size] = -(r * slope + r**2 * bend)
+        parts: list[Any] = [
+            [len(y), left_out, likelihood, y.sum(), (y**2).sum(), bool(len(y)), 0.0, 0.0, 0.0],
+            self.matrix.sum(axis=0),
+            (away * r / all_) @ design,
+            [-r * slope],
             pack_triangle(information),
         ]
         return np.concatenate(parts)

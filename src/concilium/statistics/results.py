@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -18,6 +19,7 @@ from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, elem
 
 ROW, NAMES, PLOT, NUMBERS, TOP = 22, 260, 300, 190, 34
 LETTERS = 40
+WIDEST_LINE = 105
 FORMULA = re.compile(r"[=+@]|-(?![\d.]+$)")
 ENDLESS = 1e5  # a ratio of which nothing is known but the direction
 
@@ -151,6 +153,11 @@ def draw_text(rows: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def fold_line(line: str) -> str:
+    """A sentence beside a table, folded where a page or a terminal ends."""
+    return textwrap.fill(line, WIDEST_LINE, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def draw_html(rows: Sequence[Sequence[str]]) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from concilium.models.explanation import say_risk
 from concilium.models.intervals import WITHIN_95
+from concilium.models.prediction import Entries
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.results import TermTest
 
@@ -75,10 +76,16 @@ def choose_horizon(times: Sequence[float], followed: Vector) -> float:
     return float(short if short > 0 else last)
 
 
-def say_survival(time: str, horizon: float, risk: float, interval: tuple[float, float]) -> str:
-    """The share without the event at a horizon, as a publication says it."""
+def say_time(time: str, horizon: float, dictionary: Entries) -> str:
+    """A horizon with its unit, where the dictionary has one."""
+    entry = dictionary.get(time)
+    return f"{time} = {horizon:g}{f' {entry.unit}' if entry is not None and entry.unit else ''}"
+
+
+def say_survival(when: str, risk: float, interval: tuple[float, float]) -> str:
+    """The share without the event by then, as a publication says it."""
     within = f", {say_risk(1 - interval[1])} to {say_risk(1 - interval[0])}" if interval != (0.0, 1.0) else ""
-    return f"Survival at {time} = {horizon:g}: {say_risk(1 - risk)}{within}."
+    return f"Survival at {when}: {say_risk(1 - risk)}{within}."
 
 
 def _fill(listed: Sequence[float | None]) -> Vector:

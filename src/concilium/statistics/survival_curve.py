@@ -69,6 +69,7 @@ from concilium.statistics.survival import (
     compare_groups,
     make_curve,
     say_survival,
+    say_time,
 )
 
 MOST_GROUPS = 20
@@ -469,12 +470,13 @@ class SurvivalCurve(PrivateMethod[SurvivalBody]):
             count = f"about {count}" if curve.group != EVERYONE else f"patients, about {curve.patients:.0f}"
         whose = f"all {count}" if curve.group == EVERYONE else f"{self._say_curve(curve)}, {count}"
         entry = self.card.dictionary.get(body.target)
+        when = say_time(body.time, body.horizon, self.card.dictionary)
         of_event = "" if best else f"{say_value(body.classes[1], entry)}: "
         first = (
-            f"{body.target} = {say_value(body.classes[best], entry)} by {body.time} = {body.horizon:g} "
+            f"{body.target} = {say_value(body.classes[best], entry)} by {when} "
             f"({of_event}{say_risk(risk)}; {say_risk_interval(told)}{noise}; {whose})."
         )
-        survival = [] if body.competing else [say_survival(body.time, body.horizon, risk, told)]
+        survival = [] if body.competing else [say_survival(when, risk, told)]
         notes = []
         if curve.group == EVERYONE and self.attributes_ and self.attributes_[0] in patient:
             name = self.attributes_[0]

@@ -64,6 +64,7 @@ from concilium.statistics.results import (
     draw_forest,
     draw_html,
     draw_text,
+    fold_line,
     known,
     make_lines,
     say_interval,
@@ -456,7 +457,7 @@ class TermModel(PrivateMethod[B]):
             for value, cell in zip(one.values, one.cells, strict=True)
             if (place, cell) not in told
         ]
-        return [f"compared with {', '.join(others)}"] if others else []
+        return [fold_line(f"compared with {', '.join(others)}")] if others else []
 
     def _say_counts(self) -> list[str]:
         """Whom the estimates are from."""

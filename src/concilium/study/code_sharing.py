@@ -40,6 +40,7 @@ from concilium.protocol.card import Card
 from concilium.protocol.house import House
 from concilium.protocol.journal import open_for_owner
 from concilium.protocol.site import Site
+from concilium.protocol.terms import find_needs
 from concilium.records.columns import label
 from concilium.records.patients import Patients
 from concilium.records.sequence_reading import FORMS
@@ -216,13 +217,15 @@ class SharingStudy:
         sharing, teachers = _fit(self, patients)
         codes = patients.codes
         assert isinstance(codes, Sequences)
+        agreed = sharing.propose()
+        modes, kinds = find_needs(agreed, agreed.plan())
         forbidden = [
-            *(f"its policy releases nothing as {mode!r}" for mode in ("shared",) if mode not in policy.modes),
-            *(f"its policy answers no {kind!r}" for kind in ("codes.shared",) if kind not in policy.kinds),
+            *(f"its policy releases nothing as {mode!r}" for mode in modes if mode not in policy.modes),
+            *(f"its policy answers no {kind!r}" for kind in kinds if kind not in policy.kinds),
         ]
         return SharingPlan(
             sharing=sharing,
-            agreed=sharing.propose(),
+            agreed=agreed,
             site=_find_name(self),
             purpose=self.purpose,
             patients=len(codes),

@@ -229,9 +229,10 @@ def _refuse_unfit(
             known = {when: amount for when, amount in amounts.items() if amount is not None}
             when = min(known, key=lambda one: known[one], default="")
             left = f"{site.currency} {shown(known[when])} is left{when}" if known else "it has none"
+            later = when and site.cost <= (site.balance.per_month or 0)
             raise StudyError(
-                f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): {fewer} a "
-                "smaller epsilon (nothing was asked)"
+                f"{study.path}: {costs} rho {shown(total)}, and {site.site} has no room for that ({left}): "
+                f"{'wait for the next month, or ' if later else ''}{fewer} a smaller epsilon (nothing was asked)"
             )
         if site.forbidden:
             raise StudyError(

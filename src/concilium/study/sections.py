@@ -188,7 +188,6 @@ class DonorRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ROWS = "one_row_per_patient"
-MOST_OF_A_CELL, BELOW = 120, "see below"
 
 
 def read_document(path: Path, text: str | None = None) -> tuple[bytes, dict[str, Any]]:
@@ -414,29 +413,6 @@ def read_parameters(
             raise StudyError(f"{path}: {title} {key} must be {takes}; got {shown(value)}") from None
         given[name] = value
     return given
-
-
-def tabulate_parameters(method: type[Method[Any] | SharingParameters]) -> str:
-    """The section named after a method as a table for docs/studies.md: key, what it takes, default, what it means. What
-    is too long for a cell goes on in a list below."""
-    rows, below = ["| key | takes | default | meaning |", "|---|---|---|---|"], []
-    for one in method.parameters().values():
-        if one.parameter.section:
-            continue
-        default = "–" if one.default is None else f"`{shown(one.default)}`"
-        about, rest = _split_cell(one.parameter.about.replace("None: ", "without it: "))
-        rows.append(f"| `{one.name}` | {_as_in_toml(one.parameter.takes)} | {default} | {about} |")
-        if rest:
-            below.append(f"- `{one.name}`: {rest}")
-    return "\n".join([*rows, *(["", *below] if below else [])])
-
-
-def _split_cell(text: str) -> tuple[str, str]:
-    """What of a text fits a cell, whole clauses of it, and the rest."""
-    if len(text) <= MOST_OF_A_CELL:
-        return text, ""
-    end = text.rfind("; ", 0, MOST_OF_A_CELL - len(BELOW) - 3)
-    return (f"{text[:end]} ({BELOW})", text[end + 2 :]) if end > 0 else (BELOW, text)
 
 
 def _as_in_toml(takes: str) -> str:

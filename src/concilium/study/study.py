@@ -157,9 +157,12 @@ class Study(sections.About, frozen=True, kw_only=True):
             else None
         )
         dictionary = find_dictionary(path, document)
+        parameters = sections.read_parameters(path, method, document)
         if dictionary and about.attributes is None and not method.reads_courses:
             # What is in a table and not in the dictionary is no part of the study.
-            apart = {about.target, None if split is None else split.by}
+            apart = {about.target, None if split is None else split.by, about.time}
+            if about.time is None and _follows_time(method, parameters):
+                apart.add(getattr(method, "time", None))
             names = tuple(name for name in dictionary if name not in apart)
             about = msgspec.structs.replace(about, attributes=names or None)
         values = {**dictionary.values, **sections.read_columns(path, "values", document, sections.Listed)}
@@ -184,9 +187,7 @@ class Study(sections.About, frozen=True, kw_only=True):
             schema={**dictionary.schema, **sections.read_columns(path, "schema", document, sections.Kind)},
             values=values,
             bins={**bins, **sections.read_columns(path, "bins", document, sections.Edges)},
-            parameters=_join_parameters(
-                path, about.method, columns, sections.read_parameters(path, method, document)
-            ),
+            parameters=_join_parameters(path, about.method, columns, parameters),
             house=sections.read_section(path, "house", document, sections.HouseRules),
             evaluate=sections.read_section(path, "evaluate", document, sections.Evaluate)
             if "evaluate" in document
@@ -693,6 +694,11 @@ class Study(sections.About, frozen=True, kw_only=True):
         )
 
 
+def _follows_time(method: type[Method[Any]], parameters: Mapping[str, Any]) -> bool:
+    """Whether it learns the risk of an event by a time."""
+    return method.follows_time or parameters.get("at") is not None
+
+
 def _read_query(path: Path, query: str, values: Mapping[str, Any], dictionary: Dictionary) -> str:
     """The query in the values that the study states."""
     from concilium.records.dictionary import draft_entries
@@ -720,6 +726,16 @@ def _check_together(several: Sequence[Study]) -> None:
         raise StudyError(
             f"{path}: methods are compared under one release, and by themselves these differ ({listed}): say which "
             'under [privacy], such as release = "exact", or of each, such as method = ["tree exact", "rulefit masked"]'
+        )
+    by_time = {
+        _follows_time(one.method_type, one.parameters) for one in several if one.method_type.tells_apart
+    }
+    if len(by_time) > 1 and several[0].evaluate is not None:
+        apart = [one.variant for one in several if not _follows_time(one.method_type, one.parameters)]
+        raise StudyError(
+            f"{path}: {', '.join(apart)} would take the outcome as it stands, and might learn from the time that "
+            "others follow: their figures cannot be compared. Give a horizon to each that has one ('at'), and run the "
+            "others in a study of their own"
         )
     if len({one.measures_at_gate for one in several}) > 1:
         apart = [one.variant for one in several if not one.measures_at_gate]

@@ -139,7 +139,7 @@ def _explain_partly(
     noisy: bool = False,
 ) -> Explanation:
     """The explanation for a patient of whom not all was entered that the tree asks: each value that was moves the
-    shares, in the order of the tree; what was not is weighed over the model's patients (settling.spread)."""
+    shares, in the order of the tree; what was not is weighed over the model's patients (`spread`)."""
     order = list(dict.fromkeys(node.attribute for node in body.nodes if node.attribute is not None))
     known: dict[str, Any] = {}
     resting = spread(body, known, dictionary)

@@ -552,6 +552,34 @@ def _tell_shares(body: NaiveBayesBody, counts: Sequence[int], variance: float = 
     return f"{', '.join(shares)} of {everyone} patient{'' if everyone == 1 else 's'}"
 
 
+def _list_reasons(
+    body: NaiveBayesBody,
+    words: NaiveBayesBody,
+    reached: Sequence[int],
+    evidence: Sequence[NDArray[np.float64]],
+    best: int,
+) -> tuple[list[Reason], NDArray[np.float64]]:
+    """What each attribute moves, the strongest first, and the log odds that they lead to."""
+    start = np.log(body.class_shares)
+    speaking = [number for number, node in enumerate(reached) if node]
+    # How far the attribute alone would move the odds of the predicted class.
+    alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
+    reasons, score = [], start
+    for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
+        before, score = _share(score, best), score + evidence[number]
+        nodes = body.attributes[number]
+        reasons.append(
+            Reason(
+                attributes=(body.names[number],),
+                condition=dict(words.attributes[number][0].ways(words))[reached[number]],
+                before=before,
+                after=_share(score, best),
+                patients=sum(nodes[reached[number]].counts),
+            )
+        )
+    return reasons, score
+
+
 def explain_evidence(
     body: NaiveBayesBody,
     reached: Sequence[int],
@@ -574,24 +602,11 @@ def explain_evidence(
     start = np.log(body.class_shares)
     end = start + sum(evidence, np.zeros_like(start))
     best = choose_one([_share(end, index) for index in range(len(end))], body.classes, body.decided)
-    speaking = [number for number, node in enumerate(reached) if node]
-    # How far the attribute alone would move the odds of the predicted class.
-    alone = {number: _odds(start + evidence[number], best) - _odds(start, best) for number in speaking}
-    reasons, score, words = [], start, body.in_words(dictionary)
-    for number in sorted(speaking, key=lambda n: (-abs(alone[n]), body.names[n])):
-        before, score = _share(score, best), score + evidence[number]
-        nodes = body.attributes[number]
-        reasons.append(
-            Reason(
-                attributes=(body.names[number],),
-                condition=dict(words.attributes[number][0].ways(words))[reached[number]],
-                before=before,
-                after=_share(score, best),
-                patients=sum(nodes[reached[number]].counts),
-            )
-        )
+    words = body.in_words(dictionary)
+    reasons, score = _list_reasons(body, words, reached, evidence, best)
     notes = _say_silent(body, reached, patient, noisy)
-    named, patients = label(words.classes[best]), sum(body.counts) if patients is None else patients
+    named = label(words.classes[best])
+    patients = sum(body.counts) if patients is None else patients
     share, base = _share(score, best), _share(start, best)
     interval, between = None, ""
     if all(tells_noise(tree, noisy) for tree in body.trees):

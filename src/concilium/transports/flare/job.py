@@ -179,28 +179,33 @@ def check_submitted_job(folder: str, archive: str | Path) -> SubmittedStudy:
         raise HouseError(NOT_OURS.format(type(error).__name__)) from None
 
 
+def _check_entries(folder: str, entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """HouseError unless an archive of this size holds plain files of a job's folders, as they are, each once."""
+    names = [entry.filename for entry in entries]
+    if len(set(names)) != len(names):
+        raise HouseError("two files of one name")
+    if not all(name.startswith(f"{folder}/") for name in names):
+        raise HouseError("a file outside of its folder")
+    for entry in entries:
+        kind = entry.external_attr >> 28
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
+            raise HouseError("a compressed file")
+        if kind not in (0, 0o04 if entry.is_dir() else 0o10):
+            raise HouseError("a link or a special file")
+    if sum(entry.file_size for entry in entries) > size:
+        raise HouseError("files that overlap")
+    if unknown := {name for name in names if name.endswith("/")} - {f"{folder}/{one}" for one in FOLDERS}:
+        raise HouseError(f"{len(unknown)} other folders")
+    if any(entry.is_dir() and entry.file_size for entry in entries):
+        raise HouseError("a folder with a content")
+
+
 def _read_archive(folder: str, archive: Path) -> dict[str, bytes]:
     """The files of a job's archive, by their paths in its folder."""
     _check_directory(archive)
     with zipfile.ZipFile(archive) as job:
         entries = job.infolist()
-        names = [entry.filename for entry in entries]
-        if len(set(names)) != len(names):
-            raise HouseError("two files of one name")
-        if not all(name.startswith(f"{folder}/") for name in names):
-            raise HouseError("a file outside of its folder")
-        for entry in entries:
-            kind = entry.external_attr >> 28
-            if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-                raise HouseError("a compressed file")
-            if kind not in (0, 0o04 if entry.is_dir() else 0o10):
-                raise HouseError("a link or a special file")
-        if sum(entry.file_size for entry in entries) > archive.stat().st_size:
-            raise HouseError("files that overlap")
-        if unknown := {name for name in names if name.endswith("/")} - {f"{folder}/{one}" for one in FOLDERS}:
-            raise HouseError(f"{len(unknown)} other folders")
-        if any(entry.is_dir() and entry.file_size for entry in entries):
-            raise HouseError("a folder with a content")
+        _check_entries(folder, entries, archive.stat().st_size)
         return {
             entry.filename.removeprefix(f"{folder}/"): job.read(entry)
             for entry in entries
