@@ -406,9 +406,9 @@ def fit_privately(
         answer = yield question
         sums = question.read(answer, float(variance) * float(partners.noise_factor))
         start = sums.information if start is None else start
-        end = _step(sums, at, family, start)
+        end = _step(sums, at, family)
         at = end.coefficients
-    return end
+    return end if start is None else replace(end, start=start)
 
 
 def _choose_places(
@@ -423,7 +423,7 @@ def _choose_places(
     return int(np.clip(math.ceil(10 - math.log2(max(deviation, 1e-6))), 0, MOST_PLACES))
 
 
-def _step(sums: NoisySums, at: Vector, family: str, start: Matrix) -> PrivateEnd:
+def _step(sums: NoisySums, at: Vector, family: str) -> PrivateEnd:
     """One step; information that noise could have made is lifted to where it is not."""
     values, vectors = np.linalg.eigh(sums.information)
     # The largest eigenvalue of a symmetric matrix of such noise.
@@ -441,4 +441,4 @@ def _step(sums: NoisySums, at: Vector, family: str, start: Matrix) -> PrivateEnd
     covariance = inverse @ spread @ inverse if told else None
     of_noise = inverse @ inverse * sums.noise**2
     share = float(np.trace(of_noise) / np.trace(covariance)) if covariance is not None else math.nan
-    return PrivateEnd(at + step, covariance, start, share)
+    return PrivateEnd(at + step, covariance, sums.information, share)
