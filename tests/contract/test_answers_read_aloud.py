@@ -345,7 +345,9 @@ def test_shapes_say_so_where_nobody_lacked_a_value():
     said, unknown = model.explain({"age": None, "ward": "c"}), model.explain({"ward": "c"})
     assert "Missing, which no patient of the model had, and so not counted: age." in said.sentences
     assert not any("age" in reason.attributes for reason in said.reasons)
-    widths = [one.interval[1] - one.interval[0] for one in (said, unknown)]  # no surer than of what is not known
+    widths = [
+        one.interval[1] - one.interval[0] for one in (said, unknown)
+    ]  # no surer than of what is not known
     assert widths[0] == pytest.approx(widths[1], abs=0.02)
 
 
