@@ -137,7 +137,7 @@ def measure(
         answer = model.ask(entered)
         seconds += time.perf_counter() - start
         told.append(answer.chances[place])
-        widened.append(answer.widened)
+        widened.append(len(answer.narrower))
         patients_found.append(answer.patients)
         other = pooled.ask(entered)
         known.append(other.chances[place])

@@ -25,6 +25,7 @@ from concilium.policy.policy import WorkLimits
 from concilium.protocol.cohort import View
 from concilium.protocol.disclosure import Populations
 from concilium.protocol.held_out import recall_tickets
+from concilium.protocol.releases import find_release
 from concilium.records import blocks, column_store
 from concilium.records.columns import RowValues, label
 from concilium.records.unchanged import END_BYTES, identify_file
@@ -336,6 +337,9 @@ def test_a_site_says_what_it_takes_and_keeps_to_it(table, monkeypatch, caplog):
     assert "300 rows x 3 columns on disk" in caplog.text
     assert "250 MB of memory, and 150 MB more for a question at most" in caplog.text
     assert site._context.meter._most_memory == 150_000_000
+    large = cc.Site("north", read(table), cc.Policy(work=WorkLimits(memory="2 GB")))
+    large._context.meter._rounded = 1 << 26
+    large._context.meter.admit_selection("lab > 90 and ward = 'a'", find_release("exact"))  # not refused
     with pytest.raises(PolicyError, match="Allow 350 MB"):
         cc.Site("north", read(table), cc.Policy(work=WorkLimits(memory="300 MB")))
 

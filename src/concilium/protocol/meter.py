@@ -147,7 +147,12 @@ class Meter:
     def admit_selection(self, query: str, release: Release) -> None:
         """The same for finding the patients of a query, where nothing else is computed."""
         patients = self._assume(release)
-        self._spend(_estimate_selection(query, patients, each_by_itself=release.bounded), patients)
+        work = _estimate_selection(query, patients, each_by_itself=release.bounded)
+        if self._goes_by_blocks(patients, release):
+            rows = ROWS_AT_ONCE * (os.cpu_count() or 1)
+            held = _estimate_selection(query, rows, each_by_itself=release.bounded).memory
+            work = Workload(work.operations, held + OF_EACH_ROW * patients)
+        self._spend(work, patients)
 
     def check_study(self, query: str, columns: Iterable[Attribute], questions: int) -> None:
         """Refused where a study with a price asks more than the policy allows even if it only reads its columns, and
