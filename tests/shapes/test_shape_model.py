@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
 import concilium as cc
 from concilium.errors import HouseError, StudyError
 from concilium.protocol.attributes import Attribute
 from concilium.shapes.cells import Cells, group_codes
-from concilium.shapes.plain_fit import fit_margins, score_pair
+from concilium.shapes.pairs import SPREADS, Table, cut_pair, find_factors
+from concilium.shapes.plain_fit import LEAST_EVIDENCE, fit_margins
 from concilium.shapes.shape_sums import AskShapes
 from concilium.shapes.smoothing import Solved, hold_directions
 from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house, true_odds
@@ -26,6 +28,10 @@ BINS = {
     "lab": [-1.0, -0.5, 0.0, 0.5, 1.0],
     "noise": [-1.0, 0.0, 1.0],
 }
+
+
+NUMBER = Attribute("lab", (1.0, 2.0, 3.0), missing=False)
+CATEGORY = Attribute("ward", (), ("a", "b", "c", "d"), missing=False)
 
 
 @pytest.fixture(scope="module")
@@ -140,17 +146,51 @@ def test_a_pair_is_found_where_there_is_one_and_only_there(model):
     assert len(none.fit(open_house(draw_patients(2000, 3, crossed=0.7))).body.terms) == 2
 
 
-def test_scores_of_pairs_are_standard_normal_where_nothing_is_crossed():
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_the_evidence_for_a_pair_is_that_of_two_normal_laws(seed):
+    draw = np.random.default_rng(seed)
+    weight = draw.uniform(1, 30, (4, 5))
+    gradient = draw.normal(size=(4, 5)) * np.sqrt(weight) * draw.uniform(0.5, 3)
+    factors = [find_factors(NUMBER, (0, 1, 2, 3)), find_factors(CATEGORY, (0, 1, 2, 3, 4))]
+    # What rows and columns explain is taken out by a basis of what is beside them, written apart.
+    sides = np.hstack([np.kron(np.eye(4), np.ones((5, 1))), np.kron(np.ones((4, 1)), np.eye(5))])
+    left, values, _ = np.linalg.svd(np.sqrt(weight.ravel())[:, None] * sides)
+    beside = left[:, (values > 1e-9).sum() :]
+    said = beside.T @ (gradient.ravel() / np.sqrt(weight.ravel()))
+    reach = beside.T @ (np.sqrt(weight.ravel())[:, None] * np.kron(*factors))
+    law, size = multivariate_normal, len(said)
+    wanted = max(
+        law.logpdf(said, cov=np.eye(size) + spread**2 * reach @ reach.T) - law.logpdf(said, cov=np.eye(size))
+        for spread in SPREADS
+    )
+    assert Table(gradient, weight).score(*factors) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_chance_alone_hardly_ever_reaches_the_evidence_for_a_pair():
     draw = np.random.default_rng(5)
-    scores = []
+    factors = [find_factors(CATEGORY, range(5)), find_factors(CATEGORY, range(6))]
+    reached = 0
     for _ in range(400):
         rows, columns = draw.integers(0, 5, 2000), draw.integers(0, 6, 2000)
         cells = rows * 6 + columns
         residual = (draw.random(2000) < 0.3) - 0.3
         gradient, weight = np.bincount(cells, residual, 30), np.bincount(cells, minlength=30) * 0.21
-        scores.append(score_pair(gradient.reshape(5, 6), weight.reshape(5, 6)))
-    assert abs(np.mean(scores)) < 0.25
-    assert 0.8 < np.std(scores) < 1.2
+        reached += Table(gradient.reshape(5, 6), weight.reshape(5, 6)).score(*factors) > LEAST_EVIDENCE
+    assert reached <= 8
+
+
+def test_a_pair_is_cut_where_two_steps_act_together():
+    draw = np.random.default_rng(2)
+    first, second = draw.integers(0, 20, 20_000), draw.integers(0, 20, 20_000)
+    ten, wide = (Attribute(name, tuple(map(float, range(1, 20))), missing=False) for name in ("a", "b"))
+    risk = np.where((first >= 7) & (second >= 12), 0.6, 0.3)
+    residual = (draw.random(20_000) < risk) - 0.3
+    cells = first * 20 + second
+    tables = [np.bincount(cells, one, 400).reshape(20, 20) for one in (residual, np.full(20_000, 0.21))]
+    fine = Cells((0, 1), (tuple(range(20)), tuple(range(20))))
+    pair = cut_pair(fine, (ten, wide), *tables, np.bincount(cells, minlength=400).reshape(20, 20))
+    assert pair.groups == ((0,) * 7 + (1,) * 13, (0,) * 12 + (1,) * 8)
 
 
 def score(document, row):

@@ -43,6 +43,7 @@ from concilium.protocol.schema import (
 from concilium.records.columns import Value
 from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
+from concilium.shapes.pairs import GROUPS, Table, cut_pair, find_factors, list_fine
 from concilium.shapes.rules import FINE, Corner, choose_rules, find_corners
 from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
 from concilium.shapes.smoothing import (
@@ -69,12 +70,13 @@ PATIENTS_OF_CELL, LEAST_CUTOFFS = 2, 5
 FEWEST = 20  # patients of a cell that is cut off where quantiles fall together, or at an end
 SHORTER = 0.3  # of a step that went too far
 LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
-# A shape whose log odds hardly vary over patients is no term.
-LEAST_DEVIATION = 0.02
+# A shape or a pair whose log odds hardly vary over patients is no term.
+LEAST_DEVIATION, LEAST_OF_PAIR = 0.02, 0.03
 LEAST_MOVED = 0.05  # by a rule that stays, of log odds
-GROUPS = 8
 # Pairs are looked for among so many attributes, those whose shapes vary most.
 MOST_CROSSED = 40
+# A pair joins where its log evidence is above this, and above this part of the logarithm of how many there are.
+LEAST_EVIDENCE, SURE_OF_PAIR = 3.0, 0.7
 MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
 # The rounding of points may take this part of the variance of the log odds.
@@ -305,14 +307,27 @@ class _Fit:
         return (yield from self._go_on(fitted, tuple(one for one in fitted.terms if one not in weak), STEP))
 
     def _find_weak(self, fitted: Fitted) -> set[Cells]:
-        """The rules that hardly move the log odds of patients for whom they hold."""
-        weak = set()
+        """Rules that hardly move the log odds of patients for whom they hold, pairs over which these hardly vary."""
+        weak = {
+            term
+            for term, spread in self._measure(fitted).items()
+            if len(term.attributes) > 1 and not term.rule and spread < LEAST_OF_PAIR
+        }
         for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
             outside = float(fitted.counts[start] / fitted.counts[0])
             moved = float(fitted.solved.beta[start + 1] - fitted.solved.beta[start]) * outside
             if term.rule and abs(moved) < LEAST_MOVED:
                 weak.add(term)
         return weak
+
+    def _measure(self, fitted: Fitted) -> dict[Cells, float]:
+        """The standard deviation of patients' log odds by each term."""
+        spread = {}
+        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
+            own = slice(start, start + term.count(self.attributes))
+            shares, values = fitted.counts[own] / fitted.counts[0], fitted.solved.beta[own]
+            spread[term] = float(np.sqrt(shares @ (values - shares @ values) ** 2))
+        return spread
 
     def _order(self, shapes: Sequence[Cells], joined: tuple[Cells, ...]) -> tuple[Cells, ...]:
         """As many of the shapes as there is room for, by attribute, and what joined them."""
@@ -381,16 +396,12 @@ class _Fit:
 
     def _keep(self, fitted: Fitted, most: int) -> list[Cells]:
         """The terms whose log odds vary over patients, the ones that vary most first."""
-        spread = {}
-        for term, start in zip(fitted.terms, find_starts(fitted.terms, self.attributes), strict=False):
-            own = slice(start, start + term.count(self.attributes))
-            shares, values = fitted.counts[own] / fitted.counts[0], fitted.solved.beta[own]
-            spread[term] = float(np.sqrt(shares @ (values - shares @ values) ** 2))
+        spread = self._measure(fitted)
         order = sorted(spread, key=lambda term: (-spread[term], term.attributes))
         return [term for term in order if spread[term] >= LEAST_DEVIATION][:most]
 
     def _find_pairs(self, fitted: Fitted, shapes: Sequence[Cells]) -> Conversation[tuple[Cells, ...]]:
-        """The pairs of attributes in whose cells outcomes differ most from the shapes, beyond what chance makes."""
+        """The pairs of attributes in whose cells outcomes differ most from the shapes, cut where they do (pairs.py)."""
         groups = self._group(fitted, GROUPS)
         # A direction that a clinician states would not be kept by a pair.
         free = [
@@ -400,17 +411,33 @@ class _Fit:
         candidates = tuple(Cells((i, j), (groups[i], groups[j])) for i, j in combinations(among, 2))
         if not candidates:
             return ()
-        sums = yield from self.ask(fitted.terms, fitted.at, asked=candidates)
-        starts = find_starts(candidates, self.attributes)
-        scores = []
-        for term, start in zip(candidates, starts, strict=False):
-            sizes, inside = term.sizes(self.attributes), slice(start, start + term.count(self.attributes))
-            scores.append(
-                score_pair(sums.gradient[inside].reshape(sizes), sums.weights[inside].reshape(sizes))
-            )
-        chance = math.sqrt(2 * math.log(20 * len(candidates)))  # of so many, the largest by chance alone
+        factors = {index: find_factors(self.attributes[index], groups[index]) for index in among}
+        scores = [
+            Table(gradient, weight).score(*(factors[index] for index in pair.attributes))
+            for pair, (gradient, weight, _) in (yield from self._ask_tables(fitted, candidates))
+        ]
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
-        return tuple(candidates[place] for place in order.tolist() if scores[place] > chance)
+        least = max(SURE_OF_PAIR * math.log(len(candidates)), LEAST_EVIDENCE)
+        chosen = [candidates[place] for place in order.tolist() if scores[place] > least]
+        if not chosen:
+            return ()
+        tables = yield from self._ask_tables(
+            fitted, tuple(list_fine(pair, self.attributes) for pair in chosen)
+        )
+        cut = [cut_pair(fine, self.attributes, *parts) for fine, parts in tables]
+        return tuple(pair for pair in cut if pair is not None)
+
+    def _ask_tables(
+        self, fitted: Fitted, asked: tuple[Cells, ...]
+    ) -> Conversation[list[tuple[Cells, list[Matrix]]]]:
+        """Residuals, weights and patients in the cells of each of these pairs."""
+        sums = yield from self.ask(fitted.terms, fitted.at, asked=asked)
+        tables = []
+        for pair, start in zip(asked, find_starts(asked, self.attributes), strict=False):
+            sizes, inside = pair.sizes(self.attributes), slice(start, start + pair.count(self.attributes))
+            parts = [numbers[inside].reshape(sizes) for numbers in (sums.gradient, sums.weights, sums.counts)]
+            tables.append((pair, parts))
+        return tables
 
     def _find_rules(self, fitted: Fitted, shapes: Sequence[Cells]) -> Conversation[tuple[Cells, ...]]:
         """Rules of two attributes in which outcomes differ from the shapes (rules.py)."""
@@ -420,11 +447,8 @@ class _Fit:
         tables = tuple(Cells((i, j), (groups[i], groups[j])) for i, j in combinations(among, 2))
         if not tables:
             return ()
-        sums = yield from self.ask(fitted.terms, fitted.at, asked=tables)
         corners: list[Corner] = []
-        for table, start in zip(tables, find_starts(tables, self.attributes), strict=False):
-            sizes, inside = table.sizes(self.attributes), slice(start, start + table.count(self.attributes))
-            parts = [numbers[inside].reshape(sizes) for numbers in (sums.gradient, sums.weights, sums.counts)]
+        for table, parts in (yield from self._ask_tables(fitted, tables)):
             corners += find_corners(table, self.attributes, *parts)
         corners = sorted(corners, key=lambda corner: -abs(corner.score))[:MOST_CORNERS]
         if not corners:
@@ -499,23 +523,6 @@ def fit_margins(gram: Matrix, weights: Vector, starts: Sequence[int]) -> Matrix:
     fitted[inside] = 0.0
     np.fill_diagonal(fitted, weights)
     return fitted
-
-
-def score_pair(gradient: Matrix, weight: Matrix) -> float:
-    """How far residuals in the cells of two attributes are from what rows and columns explain, in standard deviations
-    of what chance would make of them (Wilson and Hilferty's normal of a chi squared)."""
-    rows, columns = weight.shape
-    heavy = weight > 0.5
-    both = np.zeros((rows + columns, rows + columns))
-    both[:rows, :rows], both[rows:, rows:] = np.diag(weight.sum(axis=1)), np.diag(weight.sum(axis=0))
-    both[:rows, rows:], both[rows:, :rows] = weight, weight.T
-    sides = np.concatenate([gradient.sum(axis=1), gradient.sum(axis=0)])
-    explained = np.linalg.lstsq(both + 1e-6 * np.eye(len(sides)), sides, rcond=None)[0]
-    left = gradient - weight * (explained[:rows, None] + explained[None, rows:])
-    chi = float((left[heavy] ** 2 / weight[heavy]).sum())
-    freedom = max(int(heavy.sum()) - int(heavy.any(axis=1).sum()) - int(heavy.any(axis=0).sum()) + 1, 1)
-    spread = 2 / (9 * freedom)
-    return (math.cbrt(chi / freedom) - (1 - spread)) / math.sqrt(spread)
 
 
 def make_body(

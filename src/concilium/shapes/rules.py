@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.protocol.attributes import Attribute
 from concilium.shapes.cells import Cells, Vector
-
-Matrix = Vector
+from concilium.shapes.pairs import Matrix, Table
 
 FINE = 12  # groups of an attribute's codes among which rules are cut
 OF_PAIR = 3  # corners of one table that may become rules
@@ -60,23 +59,18 @@ def find_corners(
     )
     if not len(one) or not len(other):
         return []
-    rows, columns = weight.shape
-    both = np.zeros((rows + columns, rows + columns))
-    both[:rows, :rows], both[rows:, rows:] = np.diag(weight.sum(axis=1)), np.diag(weight.sum(axis=0))
-    both[:rows, rows:], both[rows:, :rows] = weight, weight.T
-    inverse = np.linalg.pinv(both + 1e-9 * np.eye(rows + columns), rcond=1e-9)
-    explained = inverse @ np.concatenate([gradient.sum(axis=1), gradient.sum(axis=0)])
-    left = gradient - weight * (explained[:rows, None] + explained[None, rows:])
+    table = Table(gradient, weight)
+    left = table.left
     # Of each corner the information, and what rows and columns have of it.
     inside = one @ weight @ other.T
     sides = np.concatenate(
         [
-            (one[:, None, :] * (weight @ other.T).T[None, :, :]).reshape(-1, rows),
-            (other[None, :, :] * (one @ weight)[:, None, :]).reshape(-1, columns),
+            (one[:, None, :] * (weight @ other.T).T[None, :, :]).reshape(-1, len(weight)),
+            (other[None, :, :] * (one @ weight)[:, None, :]).reshape(-1, weight.shape[1]),
         ],
         axis=1,
     )
-    shared = np.einsum("ij,jk,ik->i", sides, inverse, sides, optimize=True).reshape(inside.shape)
+    shared = table.explain(sides).reshape(inside.shape)
     own = np.maximum(inside - shared, 0.0)
     held = one @ counts @ other.T
     total = counts.sum()
@@ -94,10 +88,7 @@ def find_corners(
             break
         a, b = one[place[0]], other[place[1]]
         found.append(Corner(_write(pair, a, b), score))
-        corner = np.outer(a, b) * weight
-        effect = inverse @ np.concatenate([corner.sum(axis=1), corner.sum(axis=0)])
-        corner = corner - weight * (effect[:rows, None] + effect[None, rows:])
-        left = left - corner * float(pull[place] / own[place])
+        left = left - table.take_out(np.outer(a, b) * weight) * float(pull[place] / own[place])
         allowed[place] = False
     return found
 

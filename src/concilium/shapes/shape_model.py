@@ -105,7 +105,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
             whole(0, MOST_PAIRS),
             "no more pairs of attributes than this, each a heat map; only pairs that chance does not explain",
         ),
-    ] = 6
+    ] = 10
     rules: Annotated[
         int,
         Parameter(

@@ -25,6 +25,9 @@ START = 10.0
 FIRST_DRAWN = 0.1  # where the common weight begins, against the information of patients
 LEAST_WEIGHT, MOST_WEIGHT = 1e-3, 1e6
 LARGEST_FACTOR = 20.0
+# A pair is the best of hundreds, and what is chosen so looks larger than it is: its weight is drawn to this one, which
+# counts like so many of its cells.
+PAIR, WEIGHT_OF_PAIRS, LENT_TO_PAIRS = "pair", 200.0, 10.0
 LEAST_COMMON, MOST_COMMON = 1e-4, 1.0
 SETTLED = 0.02  # of the logarithm of a weight
 
@@ -70,20 +73,9 @@ def penalise(terms: Sequence[Cells], attributes: Sequence[Attribute]) -> list[Pe
             listed = _penalise_number(own[0]) if own[0].numeric else [np.eye(own[0].size)]
             kind = f"{'number' if own[0].numeric else 'category'} {len(listed)}"
         else:
-            sizes = term.sizes(attributes)
-            listed = [np.eye(sizes[0] * sizes[1]).astype(np.float64)]
-            apart = [int(_has_own_missing(one, term, place)) for place, one in enumerate(own)]
-            if own[0].numeric and sizes[0] - apart[0] > 2:
-                listed.append(np.kron(_differ(sizes[0], apart[0], 1), np.eye(sizes[1])).astype(np.float64))
-            if own[1].numeric and sizes[1] - apart[1] > 2:
-                listed.append(np.kron(np.eye(sizes[0]), _differ(sizes[1], apart[1], 1)).astype(np.float64))
-            kind = f"pair {len(listed)}"
+            listed, kind = [np.eye(term.count(attributes))], PAIR
         found.append(Penalised(term, start, term.count(attributes), kind, listed))
     return found
-
-
-def _has_own_missing(attribute: Attribute, term: Cells, place: int) -> bool:
-    return attribute.missing and (not term.groups or term.groups[place].count(0) == 1)
 
 
 def _penalise_number(attribute: Attribute) -> list[Matrix]:
@@ -167,7 +159,10 @@ def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector
         for place, (weight, penalty) in enumerate(zip(term.weights, term.penalties, strict=True)):
             freedom = max(weight * float(np.sum((inverse - own) * penalty)), 0.0)
             rough = float(heights @ penalty @ heights)
-            new = (freedom + 1.0) / (rough + 1.0 / typical[term.kind, place])
+            lent, drawn_to = (
+                (LENT_TO_PAIRS, WEIGHT_OF_PAIRS) if term.kind == PAIR else (1.0, typical[term.kind, place])
+            )
+            new = (freedom + lent) / (rough + lent / drawn_to)
             new = min(max(new, weight / LARGEST_FACTOR), weight * LARGEST_FACTOR)
             weights.append(min(max(new, LEAST_WEIGHT), MOST_WEIGHT))
             moved = max(moved, abs(float(np.log(weights[-1] / weight))))
