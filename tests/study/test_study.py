@@ -16,6 +16,9 @@ from concilium.study import Study
 from concilium.study.study import SECTIONS
 from concilium.trees.voting import VotingTrees
 
+SECTIONS = (
+    "[study], [privacy], [sites], [site], [choose], [series], [dictionary], [schema], [values] and 16 more"
+)
 SMALLEST = """
 [study]
 name = "burns"
@@ -174,6 +177,12 @@ WRONG_KEYS = [
         "[tree] has no key 'query'; it goes under [study]",
     ),
     ("[study]", "[studdy]", "there is no section [studdy]; did you mean 'study'?"),
+    (
+        "[study]",
+        'outcome = "death"\n[study]',
+        f"outcome stands above all sections; put it below one of {SECTIONS}",
+    ),
+    ("[study]", "[xyz]\n[study]", f"there is no section [xyz]; there are {SECTIONS}"),
     ('target = "death"', "", "[study] needs the key 'target'"),
     ('target = "death"', "target = 5", "[study] target must be text; got 5"),
     ('target = "death"', 'target = ""', '[study] target must be text; got ""'),
