@@ -412,7 +412,7 @@ def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
     column = _as_listed(cohort.view.records[target])
     if column is None:
         raise DoesNotFit(
-            f"the target {target!r} is a number; here categories are predicted. Numbers are predicted by RuleFit, or by "
+            f"the target {target!r} is a number; here categories are predicted. RuleFit predicts numbers, and so does "
             f'Regression with family = "gaussian": state the ends of their range, bins={{{target!r}: [low, high]}}'
         )
     return [value for value in _list_values(column, cohort) if value is not None]
