@@ -504,13 +504,18 @@ class View:
                 self._gridded[name] = placed
         return placed
 
-    def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; DoesNotFit if it holds text. Where each cell is read by itself, that
-        is missing, and a date is its day."""
+    def measured(self, name: str, rows: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
+        """A column, or some rows of it, as numbers, NaN where missing; DoesNotFit if it holds text. Where each cell is
+        read by itself, that is missing, and a date is its day."""
         self._refuse_guessed(name)
         column = self.records[name]
+        if rows is not None and isinstance(column, Coded) and not isinstance(column.values, RowValues):
+            column = Coded.trust(column.codes[rows], column.values, column.stated, column.by_itself)
+        elif rows is not None:
+            some: NDArray[np.float64] = self.measured(name)[rows]
+            return some
         if not self._by_itself:
-            return numbers(self.records, name)
+            return read_numbers(name, column, self.room)
         return (
             column.numbers if isinstance(column, Numbers) else map_values(column, measure_or_day, self.room)
         )
@@ -634,22 +639,21 @@ def present(records: Records, name: str) -> NDArray[np.bool_]:
     return ~np.isnan(column.numbers) if isinstance(column, Numbers) else column.codes != 0
 
 
-def numbers(records: Records, name: str) -> NDArray[np.float64]:
+def read_numbers(name: str, column: Column, room: Path | None) -> NDArray[np.float64]:
     """A column as numbers, NaN where missing; DoesNotFit if it holds text."""
-    column = records[name]
     if isinstance(column, Numbers):
         return column.numbers
     if holds_dates(column):
         assert isinstance(column, Coded)
-        return map_values(column, read_day, records.room)
+        return map_values(column, read_day, room)
     if holds_measurements(column):
-        return read_as_numbers(column, records.room)
+        return read_as_numbers(column, room)
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
         raise DoesNotFit(say_text(name))
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
-    return look_up(sizes, column.codes, records.room)
+    return look_up(sizes, column.codes, room)
 
 
 def say_text(name: str) -> str:

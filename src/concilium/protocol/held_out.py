@@ -52,7 +52,7 @@ from concilium.errors import DoesNotFit, MessageError
 from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.disclosure import Population
-from concilium.records.blocks import list_blocks, make_room, read_block, write_block
+from concilium.records.blocks import count_codes, fill_room, list_blocks, make_room, read_block, write_block
 from concilium.records.columns import Coded, Column, Numbers, Value, label, take_block
 from concilium.records.grammar import canonical, measure, read_day
 from concilium.records.patients import Owners
@@ -183,7 +183,7 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
         side = chosen == held
         if held and isinstance(part, Holdout):
             side = part.find_measured(cohort, side)
-        rows = _keep_rows(cohort, side)
+        rows = keep_rows(cohort, side)
         for oldest in list(islice(parts, max(0, len(parts) - REMEMBERED_PARTS + 1))):
             parts.pop(oldest, None)
         parts[key] = rows, cohort.view.find_population(rows)
@@ -191,7 +191,7 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
     return replace(cohort, rows=rows, population=population)
 
 
-def _keep_rows(cohort: Cohort, side: NDArray[np.bool_]) -> NDArray[np.int32]:
+def keep_rows(cohort: Cohort, side: NDArray[np.bool_]) -> NDArray[np.int32]:
     """The rows of some of a cohort."""
     kept = make_room(int(np.count_nonzero(side)), np.int32, cohort.view.room)
     start = 0
@@ -236,16 +236,21 @@ class Folds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         so that every fold has a number."""
         if cohort.floored:
             raise MessageError("a site that leaves small counts out does not tell part of its patients apart")
-        drawn = mix(recall_tickets(cohort.view)[cohort.rows], PERCENT_OF_CELLS)
-        cells = (drawn // np.uint64((1 << 64) // CELLS + 1)).astype(np.intp)
+        tickets, room, owners = recall_tickets(cohort.view), cohort.view.room, cohort.view.owners
+
+        def draw(block: slice) -> NDArray[np.uint8]:
+            drawn = mix(tickets[read_block(cohort.rows, block)], PERCENT_OF_CELLS)
+            return (drawn // np.uint64((1 << 64) // CELLS + 1)).astype(np.uint8)
+
+        dealt = cells = fill_room(len(cohort), np.uint8, room, draw)
         fold_of = np.array([_pair_cells(repeat) for repeat in range(self.repeats)], dtype=np.int8)
-        dealt, owners = cells, cohort.view.owners
         if owners is not None:  # each patient once
             dealt = cells[np.unique(owners.codes[cohort.rows], return_index=True)[1]]
-        if np.bincount(dealt, minlength=CELLS).min() < max(1, cohort.view.minimum_patients):
+        if count_codes(dealt, CELLS).min() < max(1, cohort.view.minimum_patients):
             digest = hashlib.sha256(b"cell" + cohort.view.division_key).digest()
-            cells = np.full(len(cells), digest[0] % CELLS)
-        return fold_of[:, cells]
+            cells[:] = digest[0] % CELLS
+        shape = self.repeats, len(cohort)
+        return fill_room(shape, np.int8, room, lambda block: fold_of[:, read_block(cells, block)])
 
     def list_parts(self, cohort: Cohort) -> list[Cohort]:
         """The patients of every fold, and in each case the others."""

@@ -35,9 +35,10 @@ def is_large(rows: int) -> bool:
     return rows > ROWS_AT_ONCE
 
 
-def list_blocks(rows: int) -> list[slice]:
-    """The blocks of so many rows, in order."""
-    return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
+def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
+    """The blocks of so many rows, in order; of at most `at_once` rows each where a table is large."""
+    step = min(ROWS_AT_ONCE, at_once) if at_once and is_large(rows) else ROWS_AT_ONCE
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
@@ -99,8 +100,8 @@ def fill_room(
     return room
 
 
-def look_up(table: NDArray[Item], codes: NDArray[np.unsignedinteger], folder: Path | None) -> NDArray[Item]:
-    """What a table has for each code."""
+def look_up(table: NDArray[Item], codes: NDArray[np.integer], folder: Path | None) -> NDArray[Item]:
+    """What a table has for each code, or a column in each of these rows."""
     if not is_large(len(codes)):
         few: NDArray[Item] = table[codes]
         return few

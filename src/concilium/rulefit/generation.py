@@ -19,7 +19,9 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,11 +31,12 @@ from concilium.errors import MessageError
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.protocol.attributes import CALL, MISSING, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.held_out import FOLDS, Folds
+from concilium.protocol.held_out import FOLDS, Folds, keep_rows
 from concilium.protocol.questions import PLAIN, Gathered, Reply
+from concilium.records.blocks import each_block, fill_room, list_blocks, read_block
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees, grow_trees
-from concilium.rulefit.design import BLOCK, find_codes, pack_rules
+from concilium.rulefit.design import BLOCK, PATIENTS_AT_ONCE, find_codes, pack_rules
 from concilium.rulefit.terms import Condition, Rule, check_coded, check_rules, list_conditions
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     kind: ClassVar[str] = "rulefit.rules"
     releases: ClassVar[frozenset[str]] = PLAIN
     reply: ClassVar[type[Rules]] = Rules
+    rows_at_once: ClassVar[int] = PATIENTS_AT_ONCE
 
     outcome: Outcome
     attributes: tuple[Attribute, ...]
@@ -115,32 +119,43 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     def _trees_of_fold(self) -> int:
         return min(self.trees, MOST_TREES_OF_FOLD)
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
+
     def compute(self, cohort: Cohort) -> Rules:
-        rows = None if cohort.everyone else cohort.rows
-        codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
-        outcome = self.outcome.at_site(cohort, self.target)
-        support = self.support if cohort.support is None else cohort.support
-
-        def boost(trees: int, chosen: NDArray[np.bool_] | None = None) -> tuple[Rule, ...]:
-            return tuple(
-                _boost(
-                    codes if chosen is None else [column[chosen] for column in codes],
-                    outcome if chosen is None else outcome[chosen],
-                    self.attributes,
-                    binary=self.outcome.binary,
-                    trees=trees,
-                    leaves=self.leaves,
-                    shrinkage=self.shrinkage,
-                    support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
-                    seed=self.seed,
-                )
-            )
-
         if self.folds is None or cohort.floored:
-            return Rules(boost(self.trees))
+            return Rules(self._boost(cohort, self.trees))
         dealt = self.folds.deal(cohort)
-        others = (dealt[fold // FOLDS] != fold for fold in range(len(self.folds)))
-        return Rules(boost(self.trees), tuple(boost(self._trees_of_fold, chosen) for chosen in others))
+        sides = (dealt[fold // FOLDS] != fold for fold in range(len(self.folds)))
+        others = (replace(cohort, rows=keep_rows(cohort, side)) for side in sides)
+        return Rules(
+            self._boost(cohort, self.trees), tuple(self._boost(one, self._trees_of_fold) for one in others)
+        )
+
+    def _boost(self, cohort: Cohort, trees: int) -> tuple[Rule, ...]:
+        """The rules of so many trees over these patients."""
+        view, rows = cohort.view, None if cohort.everyone else cohort.rows
+        support = self.support if cohort.support is None else cohort.support
+        outcome = fill_room(
+            len(cohort),
+            np.float64,
+            view.room,
+            lambda block: self.outcome.at_site(cohort.take_block(block), self.target),
+        )
+        rules = _boost(
+            [find_codes(attribute, view, rows, view.room) for attribute in self.attributes],
+            outcome,
+            self.attributes,
+            binary=self.outcome.binary,
+            trees=trees,
+            leaves=self.leaves,
+            shrinkage=self.shrinkage,
+            support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
+            seed=self.seed,
+            room=view.room,
+        )
+        return tuple(rules)
 
     def read(self, data: bytes) -> Rules:
         reply = super().read(data)
@@ -174,8 +189,10 @@ def _boost(
     support: int,
     seed: int,
     sample: float = 0.5,
+    room: Path | None = None,
 ) -> list[Rule]:
-    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn."""
+    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn. What is
+    as long as a large table is put into `room`."""
     patients = len(outcome)
     if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
         return []
@@ -190,6 +207,7 @@ def _boost(
         support=support,
         sample=sample if sample * patients >= 2 * support else 1.0,
         seed=seed,
+        room=room,
     )
     rules = _list_rules(grown, [attribute.size for attribute in attributes])
     supports = _count_patients(rules, codes, attributes)
@@ -234,9 +252,15 @@ def _count_patients(
 ) -> NDArray[np.intp]:
     """How many patients fulfil each rule."""
     conditions = list_conditions(rules, [attribute.size for attribute in attributes])
-    bits = pack_rules(conditions, codes.__getitem__, len(codes[0]))
-    counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
-    return counts
+
+    def count(block: slice) -> NDArray[np.intp]:
+        size = block.stop - block.start
+        bits = pack_rules(conditions, lambda index: read_block(codes[index], block), size)
+        counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
+        return counts
+
+    blocks = list_blocks(len(codes[0]), PATIENTS_AT_ONCE)
+    return sum(each_block(blocks, count), np.zeros(len(rules), dtype=np.intp))
 
 
 def _list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:

@@ -78,7 +78,7 @@ class _AskCox(WideSum, frozen=True, kw_only=True):
     def _read(self, cohort: Cohort) -> _Survivors:
         refuse_floored(cohort)
         matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
-        times = cohort.view.measured(self.time)[rows]
+        times = cohort.view.measured(self.time, rows)
         column = cohort.view.coded(self.target)
         name = label(self.positive)
         is_event = np.array([False, *(label(value) == name for value in column.values)])
