@@ -107,6 +107,11 @@ METHODS = {
         "died", positive="yes", release="exact", attributes=["lab", "severe", "age"]
     ),
     "tree": lambda: cc.DecisionTree("died", max_depth=2),
+    "rules": lambda: cc.RuleFit("died", positive="yes", release="exact", trees=9, threshold="youden"),
+    "rules, a number": lambda: cc.RuleFit(
+        "lab", bins={"lab": [60, 140]}, release="exact", trees=9, penalty=0.01, scale="within"
+    ),
+    "voting": lambda: cc.VotingTrees("died", positive="yes", imbalance=0.6, negatives=1, max_depth=2),
 }
 
 
@@ -124,14 +129,18 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
         house = cc.House([site])
         model = METHODS[method]().fit(house)
         said = describe(model) if hasattr(model, "write") else [str(model)]
-        if method in ("shapes", "tree"):
+        if method in ("shapes", "tree", "rules", "voting"):
             said.append(str(model.evaluate(house)))
         found.append(said)
     by_blocks(LARGE)
     assert found[0] == found[1]
     whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
-    if method in ("shapes", "tree"):  # sums of whole numbers, whatever the blocks
+    if method in ("shapes", "tree", "voting"):  # sums of whole numbers, whatever the blocks
         assert describe(whole)[:2] == found[0][:2]
+    if method.startswith("rules"):  # of the same trees, whatever the blocks
+        assert whole.body.terms.rules == model.body.terms.rules
+        assert len(whole.body.terms.rules) > 5
+        np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
 
 
 @SETTINGS
