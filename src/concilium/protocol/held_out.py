@@ -41,6 +41,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -52,7 +53,15 @@ from concilium.errors import DoesNotFit, MessageError
 from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.disclosure import Population
-from concilium.records.blocks import count_codes, fill_room, list_blocks, make_room, read_block, write_block
+from concilium.records.blocks import (
+    count_codes,
+    fill_room,
+    list_blocks,
+    make_room,
+    read_block,
+    split_hashes,
+    write_block,
+)
 from concilium.records.columns import Coded, Column, Numbers, Value, label, take_block
 from concilium.records.grammar import canonical, measure, read_day
 from concilium.records.patients import Owners
@@ -412,11 +421,9 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if self.everyone:
             return self.leave_out_unfit(cohort, query, target)
         positive = is_positive(cohort, target, self.positive)
-        key = _order_key(query, target, self.positive)
-        others = _take_turn(
-            _in_circle(cohort.rows[~positive], key), self.negatives * int(positive.sum()), self.expert
-        )
-        rows = np.sort(np.concatenate([cohort.rows[positive], others]))
+        key, wanted = _order_key(query, target, self.positive), self.negatives * int(positive.sum())
+        others = take_turn(cohort.rows, ~positive, key, wanted, self.expert, cohort.view.room)
+        rows = keep_rows(cohort, positive | others)
         return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
 
     def leave_out_unfit(self, cohort: Cohort, query: str, target: str) -> Cohort:
@@ -436,20 +443,36 @@ def is_positive(cohort: Cohort, target: str, positive: Value) -> NDArray[np.bool
     column = cohort.view.records[target]
     if not isinstance(column, Coded):
         raise DoesNotFit(f"the target {target!r} is a number; a tree predicts categories")
-    positives: NDArray[np.bool_] = _positive_codes(column, positive)[column.codes[cohort.rows]]
+    codes, stands_for = column.codes, _positive_codes(column, positive)
+    positives: NDArray[np.bool_] = fill_room(
+        len(cohort),
+        np.bool_,
+        cohort.view.room,
+        lambda block: stands_for[codes[read_block(cohort.rows, block)]],
+    )
     return positives
 
 
-def _take_turn(circle: NDArray[np.int32], count: int, turn: int) -> NDArray[np.int32]:
-    """The patients of a turn: `count` of the circle (all, where there are no more), after those of the turns before."""
-    if count >= len(circle):
-        return circle
-    return circle[(turn * count + np.arange(count)) % len(circle)]
-
-
-def _in_circle(rows: NDArray[np.int32], key: int) -> NDArray[np.int32]:
-    """The rows in the order of their hashes: SplitMix64's output function on row and key, which never ties."""
-    return rows[np.argsort(mix(rows.astype(np.uint64), key))]
+def take_turn(
+    rows: NDArray[np.int32], among: NDArray[np.bool_], key: int, count: int, turn: int, room: Path | None
+) -> NDArray[np.bool_]:
+    """Which of the rows have this turn: `count` of those `among` them (all, where there are no more), after those of
+    the turns before. They stand in a circle by their hashes: SplitMix64's output function on row and key, which never
+    ties."""
+    size = int(np.count_nonzero(among))
+    if count >= size:
+        return among
+    hashes = fill_room(
+        len(rows), np.uint64, room, lambda block: mix(read_block(rows, block).astype(np.uint64), key)
+    )
+    chosen, passed = np.zeros(len(rows), dtype=np.bool_), 0
+    for part in split_hashes(hashes):
+        part = part[among[part]]
+        turns = (np.arange(passed, passed + len(part)) - turn * count % size) % size
+        passed += len(part)
+        if (turns < count).any():
+            chosen[part[np.argsort(hashes[part])[turns < count]]] = True
+    return chosen
 
 
 def _order_key(query: str, target: str, positive: Value) -> int:
