@@ -24,7 +24,7 @@ from concilium.rulefit.terms import Conditions, RuleTerms, read_terms
 
 Bits = NDArray[np.uint8]
 
-# So many conditions at a time are looked up for every patient, before they are packed.
+# So many rules at a time are counted for every patient.
 BLOCK = 256
 # So many patients at a time where there are very many: a column that is no rule takes as much as 64 rules.
 PATIENTS_AT_ONCE = 1 << 16
@@ -37,10 +37,8 @@ def pack_rules(
     groups = (patients + 7) // 8
     fulfilled = np.empty((conditions.count, groups), dtype=np.uint8)
     for index, (rows, tables) in conditions.of.items():
-        codes = codes_of(index)
-        for start in range(0, len(rows), BLOCK):
-            block = slice(start, start + BLOCK)
-            fulfilled[rows[block]] = np.packbits(tables[block][:, codes], axis=1, bitorder="little")
+        codes = codes_of(index).astype(np.uint32)  # one type, for which there is one kernel
+        _look_up(tables, codes, np.array(rows, dtype=np.int64), fulfilled)
     bits = np.empty((groups, len(conditions.ends)), dtype=np.uint8)
     if len(conditions.ends):
         _conjoin(fulfilled, conditions.listed, conditions.ends, bits)
@@ -104,6 +102,20 @@ def unfold(upper: NDArray[np.float64], size: int) -> NDArray[np.float64]:
             table[row, column] = table[column, row] = upper[at]
             at += 1
     return table
+
+
+@compiled(boundscheck=False)
+def _look_up(
+    tables: NDArray[np.bool_], codes: NDArray[np.uint32], rows: NDArray[np.int64], fulfilled: Bits
+) -> None:
+    whole = len(codes) // 8
+    for condition in range(len(rows)):
+        table, packed = tables[condition], fulfilled[rows[condition]]
+        for group in range(len(packed)):
+            byte = 0
+            for bit in range(8 if group < whole else len(codes) - 8 * whole):
+                byte |= table[codes[8 * group + bit]] << bit
+            packed[group] = byte
 
 
 @compiled(boundscheck=False)

@@ -331,6 +331,10 @@ class AskCoxCells(_AskCox, frozen=True, kw_only=True):
     def count(self) -> int:
         return 3 + self.cells * self._width
 
+    @property
+    def adds_blocks(self) -> bool:
+        return True
+
     def check(self, release: Release) -> None:
         super().check(release)
         check_edges(self.time, self.grid)
