@@ -486,8 +486,12 @@ class View:
         if codes is None:
             with self._lock:
                 placed = self._gridded.get(name)
-            merged = None if placed is None else placed.merge(edges, self.room)
-            codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
+            own = self._measure_codes(name)
+            merged = None if placed is None or own is not None else placed.merge(edges, self.room)
+            if own is not None:
+                codes = look_up(bin_codes(own[1], edges), own[0], self.room)
+            else:
+                codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
@@ -499,7 +503,11 @@ class View:
         with self._lock:
             placed = self._gridded.get(name)
         if placed is None or placed.is_date != is_date:
-            placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
+            own = self._measure_codes(name)
+            if own is not None:
+                placed = GridCodes.place(own[1], is_date=is_date).look_up(own[0], self.room)
+            else:
+                placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
             with self._lock:
                 self._gridded[name] = placed
         return placed
@@ -514,11 +522,25 @@ class View:
         elif rows is not None:
             some: NDArray[np.float64] = self.measured(name)[rows]
             return some
+        return self._measure(name, column)
+
+    def _measure(self, name: str, column: Column) -> NDArray[np.float64]:
         if not self._by_itself:
             return read_numbers(name, column, self.room)
         return (
             column.numbers if isinstance(column, Numbers) else map_values(column, measure_or_day, self.room)
         )
+
+    def _measure_codes(self, name: str) -> tuple[NDArray[np.unsignedinteger], NDArray[np.float64]] | None:
+        """Of a large column that is coded its codes, and the number that each of them stands for: eight bytes a row
+        are then not needed."""
+        self._refuse_guessed(name)
+        column = self.records[name]
+        if not is_large(len(column)) or not isinstance(column, Coded) or isinstance(column.values, RowValues):
+            return None
+        every = np.arange(len(column.values) + 1, dtype=np.uint32)
+        every_value = Coded.trust(every, column.values, column.stated, column.by_itself)
+        return column.codes, self._measure(name, every_value)
 
     def reread(self, name: str) -> None:
         """At a site a value is its own label, as the table was read, and nothing else."""

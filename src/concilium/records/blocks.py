@@ -12,8 +12,9 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ ROWS_AT_ONCE = 1 << 20
 ROWS_SORTED = 1 << 22  # what is sorted, is sorted by parts of about so many rows
 PAGE = mmap.PAGESIZE
 
+B = TypeVar("B")
 T = TypeVar("T")
 Item = TypeVar("Item", bound=np.generic)
 
@@ -133,20 +135,21 @@ def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:
     return hasher.digest()
 
 
-def each_block(blocks: list[slice], work: Callable[[slice], T]) -> Iterator[T]:
+def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
     """What `work` makes of each block, in order; on all cores where there are several. At most one block for each core
     and one result for each is in memory."""
-    workers = min(len(blocks), os.cpu_count() or 1)
-    if workers < 2:
+    workers = os.cpu_count() or 1
+    if workers < 2 or (isinstance(blocks, list) and len(blocks) < 2):
         yield from map(work, blocks)
         return
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(work, block) for block in blocks[:workers]]
-        for block in blocks[workers:]:
-            yield waiting.pop(0).result()
+        waiting: deque[Future[T]] = deque()
+        for block in blocks:
+            if len(waiting) == workers:
+                yield waiting.popleft().result()
             waiting.append(pool.submit(work, block))
-        for one in waiting:
-            yield one.result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def split_hashes(hashes: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:
