@@ -106,6 +106,10 @@ METHODS = {
     "regression": lambda: cc.Regression(
         "died", positive="yes", release="exact", attributes=["lab", "severe", "age"]
     ),
+    "survival": lambda: cc.SurvivalCurve("died", time="age", positive="yes", by="ward", release="exact"),
+    "hazards": lambda: cc.CoxRegression(
+        "died", time="age", positive="yes", attributes=["lab", "severe"], baseline="common", release="exact"
+    ),
     "tree": lambda: cc.DecisionTree("died", max_depth=2),
     "rules": lambda: cc.RuleFit("died", positive="yes", release="exact", trees=9, threshold="youden"),
     "rules, a number": lambda: cc.RuleFit(
@@ -135,7 +139,7 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
     by_blocks(LARGE)
     assert found[0] == found[1]
     whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
-    if method in ("shapes", "tree", "voting"):  # sums of whole numbers, whatever the blocks
+    if method in ("shapes", "tree", "voting", "survival"):  # sums of whole numbers, whatever the blocks
         assert describe(whole)[:2] == found[0][:2]
     if method.startswith("rules"):  # of the same trees, whatever the blocks
         assert whole.body.terms.rules == model.body.terms.rules
