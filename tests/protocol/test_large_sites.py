@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.protocol.attributes import Attribute
 from concilium.protocol.disclosure import Population, Populations
 from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
 from concilium.records import blocks, column_store
+from concilium.rulefit import generation
 
 SETTINGS = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -145,6 +147,37 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
         assert whole.body.terms.rules == model.body.terms.rules
         assert len(whole.body.terms.rules) > 5
         np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [37, 299])
+def test_trees_of_a_sample_make_the_same_rules_which_are_counted_over_everybody(
+    tmp_path, by_blocks, monkeypatch, block
+):
+    monkeypatch.setattr(generation, "MOST_LEARNED_FROM", 150)
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    found = []
+    for folder in (None, root):
+        by_blocks(block)
+        site = cc.Site("north", read(path, folder), division_key=SIMULATION_KEY)
+        cohort = site._context.view.select("", "died")
+        learning = generation.draw_some(cohort, 0)
+        assert 100 < len(learning) < 200
+        found.append([learning.rows.tolist(), describe(METHODS["rules"]().fit(cc.House([site])))])
+    by_blocks(LARGE)
+    assert found[0] == found[1]
+    assert any("drawn at random" in warning for warning in found[0][1][2])
+
+
+def test_a_rule_is_about_enough_of_all_patients_where_some_taught_it():
+    draw = np.random.default_rng(0)
+    codes = [draw.integers(1, 9, 4000).astype(np.uint8)]
+    outcome, attributes = (codes[0][:400] > 6).astype(float), (Attribute("x", tuple(range(7))),)
+    asked = {"binary": True, "trees": 5, "leaves": 4, "shrinkage": 0.1, "seed": 0, "everyone": codes}
+    rules = generation._boost([codes[0][:400]], outcome, attributes, support=40, **asked)
+    assert rules
+    codes[0][:] = 1
+    assert generation._boost([codes[0][:400] + (outcome > 0)], outcome, attributes, support=40, **asked) == []
 
 
 @SETTINGS
