@@ -484,13 +484,13 @@ class View:
         with self._lock:
             codes = self._binned.get(key)
         if codes is None:
-            with self._lock:
-                placed = self._gridded.get(name)
-            own = self._measure_codes(name)
-            merged = None if placed is None or own is not None else placed.merge(edges, self.room)
-            if own is not None:
-                codes = look_up(bin_codes(own[1], edges), own[0], self.room)
+            coded = self._measure_codes(name)
+            if coded is not None:
+                codes = look_up(bin_codes(coded[1], edges), coded[0], self.room)
             else:
+                with self._lock:
+                    placed = self._gridded.get(name)
+                merged = None if placed is None else placed.merge(edges, self.room)
                 codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
@@ -503,9 +503,9 @@ class View:
         with self._lock:
             placed = self._gridded.get(name)
         if placed is None or placed.is_date != is_date:
-            own = self._measure_codes(name)
-            if own is not None:
-                placed = GridCodes.place(own[1], is_date=is_date).look_up(own[0], self.room)
+            coded = self._measure_codes(name)
+            if coded is not None:
+                placed = GridCodes.place(coded[1], is_date=is_date).look_up(coded[0], self.room)
             else:
                 placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
             with self._lock:

@@ -315,7 +315,7 @@ class AskFolds(AskReals, frozen=True, kw_only=True):
 
 def add_blocks(cohort: Cohort, work: Callable[[Cohort, slice], NDArray[np.float64]]) -> NDArray[np.float64]:
     """The sum of what `work` makes of all patients, or block by block where there are very many: the same blocks, added
-    up in the same order, whether the table is in memory or on disk, and however many cores there are."""
+    up in the same order, whether the table is in memory or on disk."""
     blocks = list_blocks(len(cohort), PATIENTS_AT_ONCE) if is_large(len(cohort)) else []
     if not blocks:
         return work(cohort, slice(0, len(cohort)))
