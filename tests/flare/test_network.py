@@ -132,7 +132,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
     rules = 'outcome = "sepsis"\n[discovery]\nprevalence = 0.5\n'
     texts = {
         "taught": TAUGHT,
-        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit", "regression"]\ntarget = "death"\npositive = 1\n'
+        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
         '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
         # Left to cross-validation, a penalty comes of folds that each hospital deals by a key of its own.
         'penalty = 0.02\n[evaluate]\nfile = "coast.csv"\n',
@@ -153,7 +153,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
             assert len(found["card"]["sites"]) == len(SITES)
             continue
         card = compare_with_embedded(
-            network, studies[name], out, ("tree", "rulefit", "regression") if name == "words" else ("",)
+            network, studies[name], out, ("tree", "rulefit") if name == "words" else ("",)
         )
         assert {site["identity"] for site in card["sites"]} == {
             identity.fingerprint for identity in network.identities.values()
@@ -161,7 +161,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         assert not card["dropouts"]
         assert not [one for one in card["warnings"] if "nobody verified it" in one]
     table = json.loads((running["words"][1] / "metrics.json").read_text())
-    assert list(table["methods"]) == ["tree", "rulefit", "regression"]
+    assert list(table["methods"]) == ["tree", "rulefit"]
     assert table["pick"] in table["methods"]
     assert min(row["auc"] for row in table["methods"].values()) > 0.7
     assert_charged_once(network)
@@ -274,9 +274,6 @@ def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(networ
     question = ["ask", study, "age=63", "bsa=55", "--kit", network.kits / PERSON]
     without = network.run(*question)
     assert (without.returncode, "this consultation is asked with a pass" in without.stderr) == (2, True)
-    refused, _ = network.submit(study, check=False)  # past the command that asks
-    assert refused.returncode == 2
-    assert "the house hands out no counts: this consultation is asked with a pass" in refused.stderr
     before = read_entries(network)
     first = network.run(*question, "--pass", signed)
     assert first.returncode == 0, first.stderr
@@ -289,8 +286,8 @@ def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(networ
     assert read_entries(network) == asked
 
 
-def describe_lossy(name, on_loss, timeout=600):
-    return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
+def describe_lossy(name, on_loss, timeout=600, method="tree"):
+    return describe(name, method, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
 def wait_for(condition, what, patience=PATIENCE, pause=0.01):
@@ -465,7 +462,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     frozen, new = stop_midway(network, "coast", before, known)
     try:
         wait_for(lambda: new in list_studies(network, "south"), "the middle of the study")
-        killed = network.write_study("killed", describe_lossy("killed", "stop"))
+        killed = network.write_study("killed", describe_lossy("killed", "stop", method="regression"))
         before = find_job_processes(network, "south")
         second, killed_out = network.start_submit(killed)
         stop_midway(network, "south", before, {*known, new})
