@@ -47,6 +47,7 @@ gc.disable()
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 20)
     gc.enable()
 
 
@@ -92,7 +93,7 @@ OWN_NOISE = {"privacy", "statistical"}
 
 # Of the examples that a property test states, how many it draws. CI draws the same ones every time, so that more of
 # them tell little; `make thorough` draws all.
-EXAMPLES, FEW = 0.4, 10
+EXAMPLES, FEW = 0.25, 10
 
 
 def pytest_addoption(parser):
