@@ -129,14 +129,12 @@ def compare_with_embedded(network, study, out, methods=("",)):
 
 
 def test_all_methods_at_once_equal_those_of_one_process(network):
-    rules = 'outcome = "sepsis"\n[discovery]\nprevalence = 0.5\n'
     texts = {
         "taught": TAUGHT,
         "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
         '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
         # Left to cross-validation, a penalty comes of folds that each hospital deals by a key of its own.
         'penalty = 0.02\n[evaluate]\nfile = "coast.csv"\n',
-        "found": f'[study]\nname = "found"\nmethod = "discovery"\n{rules}[privacy]\nepsilon = 4.0\n',
     }
     (network.folder / "words-dictionary.toml").write_text(WORDS)
     for site in SITES:
@@ -147,11 +145,6 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         code, said = finish(process)
         assert code == 0, (name, said, {s: network.log(s)[-1500:] for s in ("house", *SITES)})
         assert (out / "report.html").exists()
-        if name == "found":  # with noise
-            found = read_results(out)
-            assert "HR" in json.dumps(found["model"]["body"])
-            assert len(found["card"]["sites"]) == len(SITES)
-            continue
         card = compare_with_embedded(
             network, studies[name], out, ("tree", "rulefit") if name == "words" else ("",)
         )
@@ -192,7 +185,7 @@ def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_ot
 
 
 def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
-    """As in one process, and at the price that the plan says; what does not fit is refused before anybody is asked."""
+    """As in one process, and at the price that the plan says."""
     sites = [cc.Site(name, cc.Records.read(path)) for name, path in network.records.items()]
     model = cc.DecisionTree("death", positive=1, max_depth=3).fit(sites)
     file = network.folder / "made-elsewhere.json"
@@ -221,17 +214,6 @@ def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
     charged = {site: amount - before[site] for site, amount in spend(network).items()}
     assert all(0 < one <= total for one in charged.values())
     assert json.loads((out / "evaluation.json").read_text())["sites"] == {}
-
-    lacking = network.records["north"].read_text().replace("bsa", "burnt", 1)
-    kept = network.records["north"].read_text()
-    network.records["north"].write_text(lacking)
-    try:
-        refused = network.run("evaluate", file, exact, *kit, "--out", network.folder / "lacking")
-    finally:
-        network.records["north"].write_text(kept)
-    assert refused.returncode == 2
-    assert "north: there is no column 'bsa'" in refused.stderr
-    assert not (network.folder / "lacking").exists()
 
 
 def spend(network):
