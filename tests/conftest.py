@@ -70,7 +70,7 @@ PATIENCE, PATIENT = 600.0, 120.0
 @pytest.fixture(autouse=True, scope="session")
 def _patient_houses():
     """A machine that is busy with other things is no site that hangs: tests of those say how long they wait. In all
-    others sites answer in turn on the house's own thread, which is cheaper; in the contract they answer side by side."""
+    others sites answer in turn on the house's own thread, which is cheaper; in the contract, side by side."""
     from concilium.protocol.house import House
     from concilium.transports.embedded import Embedded
 
@@ -78,7 +78,9 @@ def _patient_houses():
     ask_side_by_side = Embedded.ask
 
     def ask(self, messages, timeout):
-        if timeout < PATIENT or os.environ["PYTEST_CURRENT_TEST"].startswith("tests/contract/test_contract.py"):
+        if timeout < PATIENT or os.environ["PYTEST_CURRENT_TEST"].startswith(
+            "tests/contract/test_contract.py"
+        ):
             return ask_side_by_side(self, messages, timeout)
         return {name: self._ask_one(name, message) for name, message in messages.items()}
 

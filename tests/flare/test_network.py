@@ -185,7 +185,7 @@ def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_ot
 
 
 def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
-    """As in one process, and at the price that the plan says."""
+    """As in one process. With noise: tests/study/test_measured_study.py."""
     sites = [cc.Site(name, cc.Records.read(path)) for name, path in network.records.items()]
     model = cc.DecisionTree("death", positive=1, max_depth=3).fit(sites)
     file = network.folder / "made-elsewhere.json"
@@ -201,27 +201,6 @@ def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
     assert sum(row["patients"] for row in found["subgroups"]["sex"].values()) == count_patients(network)
     assert (out / "report.html").exists()
     assert (out / "card.json").exists()
-
-    paid = network.write_study(
-        "outside-paid",
-        describe("paid", release="private", privacy="epsilon = 1", more=MEASURED + "epsilon = 1\n"),
-    )
-    plan = network.run("evaluate", file, paid, *kit, "--plan", "--json")
-    total = Fraction(json.loads(plan.stdout)["total"])
-    before = spend(network)
-    out = network.folder / "outside-paid-results"
-    assert network.run("evaluate", file, paid, *kit, "--out", out).returncode == 0
-    charged = {site: amount - before[site] for site, amount in spend(network).items()}
-    assert all(0 < one <= total for one in charged.values())
-    assert json.loads((out / "evaluation.json").read_text())["sites"] == {}
-
-
-def spend(network):
-    spent = {}
-    for site in SITES:
-        with cc.Ledger.open_readonly(network.ledger(site)) as book:
-            spent[site] = book.spent()
-    return spent
 
 
 HOUSE = """[house]
