@@ -83,8 +83,8 @@ def extremes(value):
 
 
 def find_untried(kind, field, path, value):
-    """All extremes, the first time at a place of this kind of message (of terms: this release); then the mild ones and the
-    next few."""
+    """All extremes, the first time at a place of this kind of message, or of a release's terms; then the mild ones and
+    the next few."""
     listed = extremes(value)
     place = (kind, field, *(step for step in path if not isinstance(step, int)), type(value))
     TRIED[place] += 1
