@@ -31,7 +31,7 @@ own sentence; all others send KEPT_BACK, and the machine's own log has the rest.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
 
@@ -219,6 +219,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     in_other_letters = [other for other in names if other.casefold() == name.casefold()]
     close = in_other_letters or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def find_wrong_section(document: Mapping[str, object], known: Iterable[str]) -> str | None:
+    """What is wrong with the sections of a TOML file: one that nobody knows, or a key that stands in none."""
+    sections = tuple(known)
+    listed = name_some([f"[{name}]" for name in sections], 9)
+    for name, content in document.items():
+        if name in sections:
+            if not isinstance(content, dict | list):
+                return f"{name} must be a section, written [{name}]"
+        elif isinstance(content, dict | list):
+            return f"there is no section [{name}]{nearest(name, sections) or f'; there are {listed}'}"
+        else:
+            return f"{name} stands above all sections; put it below one of {listed}"
+    return None
 
 
 def _decimal(number: Fraction) -> str:

@@ -417,12 +417,13 @@ def test_decisions_of_a_gateway_are_counted_from_its_log(tmp_path: Path) -> None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("concilium.gateway")
     logger.addHandler(handler)
-    level, logger.level = logger.level, logging.INFO
+    level = logger.level
+    logger.setLevel(logging.INFO)
     gateway = Gateway(policy_language.parse("graph E { node x + eliminate x.name; }"))
     for message in (b'{"nodes": [{"name": "Jane", "age": 71}]}', b'{"nodes": []}', b"none"):
         gateway.handle(message)
     logger.removeHandler(handler)
-    logger.level = level
+    logger.setLevel(level)
     handler.close()
     seen = read_decisions(tmp_path / "gateway.log")
     assert seen.outcomes == {"passed": 2, "error": 1}

@@ -84,7 +84,7 @@ def test_a_tree_asks_first_for_what_it_asks_next():
 def test_an_interval_of_nearly_everything_is_said_to_be_that():
     """It said "died (60% of about 10 similar patients; 95% interval 0% to 100%)", and went on as if it knew."""
     plain = Explanation("y", "died", 0.6, (), ("y = died (60%).",), interval=(0.05, 0.9))
-    assert say_open(plain).sentences == ("y = died (60%).", OPEN)
+    assert say_open(plain).sentences == ("y = died, uncertain (60%).", OPEN)
     narrow = Explanation("y", "died", 0.6, (), ("y = died (60%).",), interval=(0.5, 0.7))
     assert say_open(narrow) == narrow
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
+
 import msgspec
 import numpy as np
 import pytest
@@ -11,10 +14,11 @@ from concilium.evaluation import risk_tables
 from concilium.evaluation.risk_tables import (
     _find_auc_variance,
     compare_sites,
+    find_untold,
     measure_table,
     summarise_table,
 )
-from concilium.models.measuring import RiskTable, lay_grid
+from concilium.models.measuring import RiskTable, lay_grid, say_needed
 
 LEVELS = np.array([0.02, 0.1, 0.2, 0.35, 0.6, 0.9])
 SHARES = [0.3, 0.25, 0.2, 0.1, 0.1, 0.05]
@@ -143,6 +147,28 @@ def test_noise_alone_tells_nothing() -> None:
     summary = summarise_table(table)
     assert summary["overall"]["auc"] is None
     assert summary["risks"] is None
+
+
+def test_a_plan_says_below_how_many_patients_noise_leaves_no_figures() -> None:
+    """A study of 569 patients paid for a measurement that could tell nothing."""
+    for rho, groupings in ((Fraction("0.02"), 0), (Fraction("0.5"), 2)):
+        needed = int(re.search(r"fewer than about (\d+) with", say_needed(rho, groupings))[1])
+        edges, risks = lay_grid(0.5, noisy=True)
+        for events, told in ((needed, True), (needed - 1, False)):
+            counts = [[100 * needed, 0], *[[0, 0]] * (len(risks) - 2), [0, events]]
+            variance = float((1 + groupings) / (2 * rho))
+            table = RiskTable(
+                edges=edges, risks=risks, counts=counts, threshold=0.5, called=13, variance=variance
+            )
+            summary = summarise_table(table)
+            assert (summary["overall"]["auc"] is not None) == told, (rho, events)
+            said = find_untold(summary, "died")
+            assert said == (
+                []
+                if told
+                else ["no figures: noise could make as many with the outcome 'died', or without it"]
+            )
+    assert say_needed(None) == ""
 
 
 def test_no_event_leaves_no_figure_and_says_how_many_patients() -> None:

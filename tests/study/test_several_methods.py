@@ -122,8 +122,10 @@ def test_none_is_taken_that_tells_nothing_or_whose_risks_do_not_come_true(tmp_pa
     assert wrong.method == "b"
     assert "cannot be told from chance: c" in wrong.why
     assert "passed over for a calibration slope outside 0.5 to 2: a" in wrong.why
-    only = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3)))
+    only = _choose(study, make_results(a=(0.85, 0.02, 5, 0.3), b=(None, 0, 1)))
     assert only.method == "a"
+    assert only.why.startswith("its AUC is 0.850 (standard error 0.010), and no other can be taken")
+    assert "could not be measured: b" in only.why
     assert "adapt it before use" in only.why
 
 

@@ -16,6 +16,9 @@ from concilium.study import Study
 from concilium.study.study import SECTIONS
 from concilium.trees.voting import VotingTrees
 
+LISTED = (
+    "[study], [privacy], [sites], [site], [choose], [series], [dictionary], [schema], [values] and 16 more"
+)
 SMALLEST = """
 [study]
 name = "burns"
@@ -174,6 +177,12 @@ WRONG_KEYS = [
         "[tree] has no key 'query'; it goes under [study]",
     ),
     ("[study]", "[studdy]", "there is no section [studdy]; did you mean 'study'?"),
+    (
+        "[study]",
+        'outcome = "death"\n[study]',
+        f"outcome stands above all sections; put it below one of {LISTED}",
+    ),
+    ("[study]", "[xyz]\n[study]", f"there is no section [xyz]; there are {LISTED}"),
     ('target = "death"', "", "[study] needs the key 'target'"),
     ('target = "death"', "target = 5", "[study] target must be text; got 5"),
     ('target = "death"', 'target = ""', '[study] target must be text; got ""'),
@@ -245,11 +254,9 @@ def test_a_wrong_value_is_named_with_what_would_do(tmp_path: Path, section: str,
 
 def test_a_section_must_be_a_section(tmp_path: Path) -> None:
     wrong = complaint(tmp_path, "evaluate = 5\n" + SMALLEST)
-    assert wrong == "[evaluate] must be a section of its own with keys, not 5"
-    assert (
-        complaint(tmp_path, 'bins = "x"\n' + SMALLEST)
-        == '[bins] must be a section of its own with keys, not "x"'
-    )
+    assert wrong == "evaluate must be a section, written [evaluate]"
+    wrong = complaint(tmp_path, 'bins = "x"\n' + SMALLEST)
+    assert wrong == "bins must be a section, written [bins]"
 
 
 def test_two_sites_of_one_name_are_both_shown(tmp_path: Path) -> None:

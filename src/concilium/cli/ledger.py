@@ -309,10 +309,10 @@ def backup(
 
 def existing(file: Path) -> Path:
     """The file, which must be there: changing a ledger never makes one."""
-    from concilium.errors import LedgerError
+    from concilium.ledger.file import missing
 
     if not file.exists():
-        raise LedgerError(f"there is no ledger {file}; check the path")
+        raise missing(file)
     return file
 
 

@@ -163,6 +163,10 @@ def _tell_methods(results: SeveralResults) -> None:
             ]
         )
     say_table(["", *columns, "95 %", "release", "lines", "epsilon", "numbers", "seconds", "alarms"], rows)
+    for method, one in results.results.items():
+        if metrics["methods"][method].get(key) is None:
+            for note in one.metrics.get("notes", ()):
+                say(f"{method}: {note}")
     _tell_ways(study, metrics)
     if metrics["epsilon"] is not None:
         say(

@@ -35,12 +35,11 @@ from concilium.evaluation.summary import (
     fit_logistic,
 )
 from concilium.models.intervals import WITHIN_95
-from concilium.models.measuring import RiskTable
+from concilium.models.measuring import DEVIATIONS, RiskTable
 from concilium.records.columns import Value, label
 from concilium.statistics.distributions import student_quantile
 
 TIMES = 400
-DEVIATIONS = 3.0
 FIGURES_OF_RISKS = ("brier", "slope", "intercept", "observed_expected", "mean_risk")
 # Those that are shares, or as good as: no interval leaves these ends.
 ENDS = {
@@ -133,8 +132,10 @@ def find_untold(summary: Mapping[str, Any], positive: Value) -> list[str]:
                 "of its own (is the outcome coded otherwise there?)"
             )
     if summary["overall"]["auc"] is None:
-        why = "than the noise could make of none" if summary["noise"] else "to tell anything"
-        notes.append(f"too few patients with the outcome {outcome!r}, or without it, {why}")
+        who = f"with the outcome {outcome!r}, or without it"
+        notes.append(
+            f"no figures: noise could make as many {who}" if summary["noise"] else f"too few patients {who}"
+        )
     return notes
 
 

@@ -342,6 +342,14 @@ def open_in_memory() -> LedgerFile:
     return LedgerFile(":memory:", _connect(":memory:"))
 
 
+def missing(path: str | os.PathLike[str]) -> LedgerError:
+    """What to say where a ledger is asked for that is not there."""
+    return LedgerError(
+        f"there is no ledger {os.fspath(path)}; check the path (a study makes one for a [[site]] with a line "
+        'ledger = "north.ledger")'
+    )
+
+
 def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
     """Open an existing file; nothing beside it is made or changed, so it may lie on a read-only disk.
 
@@ -350,7 +358,7 @@ def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
     """
     place = Path(path)
     if not _exists(place):
-        raise LedgerError(f"there is no ledger {place}; check the path")
+        raise missing(place)
     real = place.resolve()
     log, index = Path(f"{real}-wal"), Path(f"{real}-shm")
     if log.exists() and index.exists():

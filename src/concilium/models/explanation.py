@@ -117,12 +117,17 @@ def say_risk_interval(interval: tuple[float, float]) -> str:
 
 
 def say_open(explanation: Explanation) -> Explanation:
-    """The explanation with a warning, after its first sentence, where the interval of the risk holds most risks."""
+    """The explanation with a warning where the interval of the risk holds most risks: beside the class, which is all
+    that some will read, and after the first sentence."""
     low, high = explanation.interval or (0.0, 0.0)
     if explanation.probability is None or high - low < ALMOST_ALL:
         return explanation
     first, *others = explanation.sentences
-    return replace(explanation, notes=(OPEN, *explanation.notes), sentences=(first, OPEN, *others))
+    return replace(
+        explanation,
+        notes=(OPEN, *explanation.notes),
+        sentences=(LAST_BRACKETS.sub(r", uncertain\g<0>", first), OPEN, *others),
+    )
 
 
 LARGEST_LOG = 700.0  # of odds: exp of more is no number
@@ -149,6 +154,7 @@ def say_hidden(names: Sequence[str], moved: str) -> str:
 
 
 ALMOST_ALL = 0.8
+LAST_BRACKETS = re.compile(r" \((?:[^()]|\([^()]*\))*\)\.?$")
 OPEN = "The interval leaves almost every risk open: the model knows next to nothing about this patient."
 LEAST_RISK = 0.001
 MOST_DIGITS = 3

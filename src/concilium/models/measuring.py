@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil, sqrt
 from typing import Any
 
 import msgspec
@@ -35,6 +36,8 @@ from concilium.records.dictionary import DictionaryEntry
 
 # Log odds from here to there, and the width of a bin: without noise, and with it.
 ENDS, WIDTH, NOISY_WIDTH = 6.0, 0.125, 0.5
+# Figures are told of more patients with the outcome, and without it, than so many standard deviations of the noise.
+DEVIATIONS = 3.0
 # A model with more different risks than this is measured in bins of log odds.
 MOST_LEVELS, MOST_NOISY_LEVELS = 64, 24
 
@@ -95,8 +98,9 @@ class Evaluation:
     def planned(self) -> PlannedQuestion:
         """Its line of the study's plan."""
         whom = "all patients" if self.holdout is None else self.holdout.describe()
+        needed = say_needed(self.rho, len(self.subgroups))
         return PlannedQuestion(
-            MEASURED, self.rho, f"predicted risk x outcome{say_subgroups(self.subgroups)} of {whom}"
+            MEASURED, self.rho, f"predicted risk x outcome{say_subgroups(self.subgroups)} of {whom}{needed}"
         )
 
     def extend(self, draft: Draft) -> Draft:
@@ -196,6 +200,18 @@ def ask_table(
         ],
         follow_up=follow_up,
     )
+
+
+def say_needed(rho: Fraction | None, groupings: int = 0) -> str:
+    """Without how many patients of each outcome noise at this price leaves no figures; nothing where there is none.
+
+    Hospitals that some partners may collude against add more noise than this counts.
+    """
+    if not rho:
+        return ""
+    cells = len(lay_grid(0.5, noisy=True)[1])
+    needed = ceil(DEVIATIONS * sqrt(cells * (1 + groupings) / (2 * rho)))
+    return f"; no figures of fewer than about {needed} with the outcome, or without it"
 
 
 def find_place(model: Method[Any], positive: Value | None) -> int:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 import msgspec
 
 from concilium.errors import ModelError, StudyError
-from concilium.models.measuring import Evaluation, RiskTable, ask_table, find_place
+from concilium.models.measuring import Evaluation, RiskTable, ask_table, find_place, say_needed
 from concilium.models.method import (
     Attributes,
     Delta,
@@ -134,7 +134,8 @@ class Validation(Proposal[RiskTable]):
 
     def plan(self) -> Plan:
         about = say_subgroups(self._subgroups) or ","
-        note = f"predicted risk x outcome{about} by the model {self.digest[:12]}"
+        needed = say_needed(self.rho, len(self._subgroups))
+        note = f"predicted risk x outcome{about} by the model {self.digest[:12]}{needed}"
         return Plan("rho", (PlannedQuestion(MEASURED, self.rho, note),))
 
     def draft(self, *, models: int = 1) -> Draft:

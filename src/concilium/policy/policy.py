@@ -75,7 +75,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from concilium.errors import LedgerError, MaskError, PolicyError, nearest
+from concilium.errors import LedgerError, MaskError, PolicyError, find_wrong_section, nearest
 from concilium.ledger.budgets import Allowance
 from concilium.policy.functions import Secret
 from concilium.privacy.accounting import exact_delta, exact_positive
@@ -388,11 +388,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(f"{path}: is not TOML: {error}") from None
         except RecursionError:
             raise PolicyError(f"{path}: is nested too deeply to be a policy") from None
-        for name in document:
-            if name not in SECTIONS:
-                raise PolicyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
-            if not isinstance(document[name], dict):
-                raise PolicyError(f"{path}: {name} must be a section, written [{name}]")
+        if wrong := find_wrong_section(document, SECTIONS):
+            raise PolicyError(f"{path}: {wrong}")
         keys = [field for field in cls.__struct_fields__ if field not in (*SECTIONS, "secret")]
         settings: dict[str, Any] = dict(document.get("release", {}))
         for name in settings:

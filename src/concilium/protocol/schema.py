@@ -411,7 +411,10 @@ def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
     """The values of the target that occur among the cohort's patients; DoesNotFit where it is a number."""
     column = _as_listed(cohort.view.records[target])
     if column is None:
-        raise DoesNotFit(f"the target {target!r} is a number; here categories are predicted")
+        raise DoesNotFit(
+            f"the target {target!r} is a number; here categories are predicted. RuleFit predicts numbers, and so does "
+            f'Regression with family = "gaussian": state the ends of their range, bins={{{target!r}: [low, high]}}'
+        )
     return [value for value in _list_values(column, cohort) if value is not None]
 
 

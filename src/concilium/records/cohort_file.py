@@ -35,7 +35,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from concilium.errors import StudyError, nearest
+from concilium.errors import StudyError, find_wrong_section, nearest
 from concilium.records.columns import label
 from concilium.records.fhir_resources import SYSTEMS
 
@@ -244,9 +244,8 @@ SECTIONS = ("concepts", "cohort", "outcome", "covariates", "codes", "series")
 
 def _parse(path: Path, document: Mapping[str, Any]) -> CohortFile:
     """What the sections of a study say."""
-    for name in document:
-        if name not in SECTIONS:
-            raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
+    if wrong := find_wrong_section(document, SECTIONS):
+        raise StudyError(f"{path}: {wrong}")
     concepts = _section(path, document, "concepts")
     sets = {name: _read_set(path, name, one) for name, one in concepts.items()}
     reader = _SectionReader(path, sets)

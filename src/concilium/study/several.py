@@ -309,7 +309,9 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
     rows = {method: _tabulate_row(one) for method, one in results.items()}
     measured = {method: row for method, row in rows.items() if row.get(key) is not None}
     if not measured:
-        return _Pick(None, "nothing was measured: give the study [evaluate]")
+        asked = any(one.metrics.get("notes") for one in results.values())
+        more = "see why above" if asked else "give the study [evaluate]"
+        return _Pick(None, f"nothing was measured: {more}")
     telling = {method: row for method, row in measured.items() if key == "rmse" or not tells_nothing(row)}
     if not telling:
         return _Pick(
@@ -327,17 +329,19 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
         method: row for method, row in telling.items() if not (row["tells_risks"] and is_miscalibrated(row))
     }
     taken, why = _choose_readable(believed or telling, key)
-    return _Pick(taken, why + _say_passed_over(measured, wrong, telling, believed))
+    unmeasured = [method for method in rows if method not in measured]
+    return _Pick(taken, why + _say_passed_over(unmeasured, measured, wrong, telling, believed))
 
 
 def _say_passed_over(
+    unmeasured: Sequence[str],
     measured: Collection[str],
     wrong: Mapping[str, Collection[str]],
     telling: Collection[str],
     believed: Collection[str],
 ) -> str:
     """Which methods were not taken, for each reason."""
-    why = ""
+    why = f"; could not be measured: {_say_names(unmeasured)}" if unmeasured else ""
     if left := [method for method in measured if method not in wrong]:
         why += f"; cannot be told from chance: {_say_names(left)}"
     if left := [method for method, sites in wrong.items() if sites]:
@@ -361,6 +365,11 @@ def _choose_readable(rows: Mapping[str, Mapping[str, Any]], key: str) -> tuple[s
     taken = min(near, key=lambda method: (rows[method]["lines"], rows[method]["numbers"]))
     lines = f"{rows[taken]['lines']} lines to read"
     figure = f"{rows[best][key]:.3f}"
+    if len(rows) == 1:
+        return (
+            taken,
+            f"its {name} is {figure} (standard error {error:.3f}), and no other can be taken; {lines}",
+        )
     if taken == best and len(near) == 1:
         return (
             taken,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from concilium.errors import ConciliumError, QueryError, StudyError, name_some, nearest
+from concilium.errors import ConciliumError, QueryError, StudyError, find_wrong_section, name_some
 from concilium.registry import METHODS, RELEASES, load
 from concilium.study import sections
 from concilium.study.attached_files import find_attached
@@ -124,9 +124,8 @@ class Study(sections.About, frozen=True, kw_only=True):
                 f"from concilium.study.code_sharing import SharingStudy; SharingStudy.read({str(path)!r})"
                 '.run("shared.csv") (or .plan())'
             )
-        for name in document:
-            if name not in SECTIONS:
-                raise StudyError(f"{path}: there is no section [{name}]{nearest(name, SECTIONS)}")
+        if wrong := find_wrong_section(document, SECTIONS):
+            raise StudyError(f"{path}: {wrong}")
         if elsewhere:
             find_attached(path, document)  # before any of them is read
         if "study" not in document:

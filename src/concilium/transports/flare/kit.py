@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from concilium.errors import KitError, nearest
+from concilium.errors import KitError, find_wrong_section
 from concilium.transports.flare.hardening import Role
 
 FILES: dict[Role, str] = {"site": "fed_client.json", "house": "fed_server.json", "person": "fed_admin.json"}
@@ -239,7 +239,6 @@ def read_toml(path: Path, sections: tuple[str, ...]) -> dict[str, Any]:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: is not a TOML file: {error}") from None
-    for name in document:
-        if name not in sections:
-            raise KitError(f"{path}: there is no section [{name}]{nearest(name, sections)}")
+    if wrong := find_wrong_section(document, sections):
+        raise KitError(f"{path}: {wrong}")
     return document
