@@ -19,8 +19,6 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import ConciliumError, RecordsError
