@@ -123,13 +123,13 @@ def test_shares_are_those_of_the_rules_with_their_numbers():
 
 
 def test_local_reports_tell_what_rules_say_of_the_outcome():
-    series = [make_series(300, seed, ill=0.5, hours=14, rise=1.0) for seed in range(3)]
+    series = [make_series(600, seed, ill=0.5, hours=14, rise=1.0) for seed in range(3)]
     sites = [cc.Site(name, own, RICH) for name, own in zip("abc", series, strict=True)]
-    model = cc.RuleDiscovery(**{**STUDY, "trust": "local", "epsilon": 16.0}).fit(sites)
+    model = cc.RuleDiscovery(**{**STUDY, "trust": "local", "epsilon": 12.0}).fit(sites)
     risks = model.predict_proba([NORMAL, SEPTIC])[:, 1]
     assert risks[0] < 0.5 < risks[1]
     assert len([rule for rule in model.rules_ if rule.weight]) <= 2  # one for each variable
-    assert all(site.ledger.spent() == rho_from_pure(16) for site in sites)
+    assert all(site.ledger.spent() == rho_from_pure(12) for site in sites)
 
 
 # No rule that cannot be
