@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.protocol.attributes import Attribute
 from concilium.protocol.disclosure import Population, Populations
 from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
 from concilium.records import blocks, column_store
+from concilium.rulefit import generation
 
 SETTINGS = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -106,7 +108,16 @@ METHODS = {
     "regression": lambda: cc.Regression(
         "died", positive="yes", release="exact", attributes=["lab", "severe", "age"]
     ),
+    "survival": lambda: cc.SurvivalCurve("died", time="age", positive="yes", by="ward", release="exact"),
+    "hazards": lambda: cc.CoxRegression(
+        "died", time="age", positive="yes", attributes=["lab", "severe"], baseline="common", release="exact"
+    ),
     "tree": lambda: cc.DecisionTree("died", max_depth=2),
+    "rules": lambda: cc.RuleFit("died", positive="yes", release="exact", trees=9, threshold="youden"),
+    "rules, a number": lambda: cc.RuleFit(
+        "lab", bins={"lab": [60, 140]}, release="exact", trees=9, penalty=0.01, scale="within"
+    ),
+    "voting": lambda: cc.VotingTrees("died", positive="yes", imbalance=0.6, negatives=1, max_depth=2),
 }
 
 
@@ -124,14 +135,49 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
         house = cc.House([site])
         model = METHODS[method]().fit(house)
         said = describe(model) if hasattr(model, "write") else [str(model)]
-        if method in ("shapes", "tree"):
+        if method in ("shapes", "tree", "rules", "voting"):
             said.append(str(model.evaluate(house)))
         found.append(said)
     by_blocks(LARGE)
     assert found[0] == found[1]
     whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
-    if method in ("shapes", "tree"):  # sums of whole numbers, whatever the blocks
+    if method in ("shapes", "tree", "voting", "survival"):  # sums of whole numbers, whatever the blocks
         assert describe(whole)[:2] == found[0][:2]
+    if method.startswith("rules"):  # of the same trees, whatever the blocks
+        assert whole.body.terms.rules == model.body.terms.rules
+        assert len(whole.body.terms.rules) > 5
+        np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [37, 299])
+def test_trees_of_a_sample_make_the_same_rules_which_are_counted_over_everybody(
+    tmp_path, by_blocks, monkeypatch, block
+):
+    monkeypatch.setattr(generation, "MOST_LEARNED_FROM", 150)
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    found = []
+    for folder in (None, root):
+        by_blocks(block)
+        site = cc.Site("north", read(path, folder), division_key=SIMULATION_KEY)
+        cohort = site._context.view.select("", "died")
+        learning = generation.draw_some(cohort, 0)
+        assert 100 < len(learning) < 200
+        found.append([learning.rows.tolist(), describe(METHODS["rules"]().fit(cc.House([site])))])
+    by_blocks(LARGE)
+    assert found[0] == found[1]
+    assert any("drawn at random" in warning for warning in found[0][1][2])
+
+
+def test_a_rule_is_about_enough_of_all_patients_where_some_taught_it():
+    draw = np.random.default_rng(0)
+    codes = [draw.integers(1, 9, 4000).astype(np.uint8)]
+    outcome, attributes = (codes[0][:400] > 6).astype(float), (Attribute("x", tuple(range(7))),)
+    asked = {"binary": True, "trees": 5, "leaves": 4, "shrinkage": 0.1, "seed": 0, "everyone": codes}
+    rules = generation._boost([codes[0][:400]], outcome, attributes, support=40, **asked)
+    assert rules
+    codes[0][:] = 1
+    assert generation._boost([codes[0][:400] + (outcome > 0)], outcome, attributes, support=40, **asked) == []
 
 
 @SETTINGS

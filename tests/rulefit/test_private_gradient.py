@@ -133,7 +133,7 @@ def test_nothing_of_a_private_question_is_remembered():
     question = make_question(terms, (0.1, 0.7, -0.3, 1.1, 0.2), 24)
     once = question.compute(cohort)
     assert view not in LAST
-    LAST[view] = ((question.terms, ("", "y")), build_at_site(make_terms(0.25), cohort))
+    LAST[view] = ((question.terms, ("", "y")), {0: build_at_site(make_terms(0.25), cohort)})
     assert question.compute(cohort).tolist() == once.tolist()
 
 

@@ -107,7 +107,7 @@ class Cells:
     def coded(self, name):
         return Coded(self.codes[name], ("f", "m", "any other"))
 
-    def measured(self, name):
+    def measured(self, name, rows=None):
         return self.middles[name][self.codes[name]]
 
 

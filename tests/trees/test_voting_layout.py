@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import MessageError, RecordsError
 from concilium.protocol.cohort import View
-from concilium.protocol.held_out import Sample, _in_circle, _order_key, _take_turn
+from concilium.protocol.held_out import Sample, _order_key, take_turn
+from concilium.records import blocks
 
 
 def cohort_of(rows, query="", target="y"):
     return View(cc.Records.from_rows(rows), cc.Policy()).select(query, target)
+
+
+def lay_out(rows, key):
+    """The circle, one after the other."""
+    everyone = np.ones(len(rows), dtype=bool)
+    turns = [take_turn(rows, everyone, key, 1, turn, None) for turn in range(len(rows))]
+    return [int(rows[turn][0]) for turn in turns]
 
 
 def chosen(cohort, negatives, expert, query="", positive=1):
@@ -78,7 +86,7 @@ def test_only_patients_of_the_query_are_laid_out():
 def test_the_circle_is_a_fair_shuffle():
     """Over many keys every place of the circle is taken by every row equally often (chi-squared, 99.9 %)."""
     rows, keys = np.arange(8, dtype=np.int32), 4000
-    circles = np.array([_in_circle(rows, _order_key(f"x = {number}", "y", 1)) for number in range(keys)])
+    circles = np.array([lay_out(rows, _order_key(f"x = {number}", "y", 1)) for number in range(keys)])
     assert (np.sort(circles, axis=1) == rows).all()
     places = np.array([np.bincount(circles[:, place], minlength=8) for place in range(8)])
     assert ((places - keys / 8) ** 2 / (keys / 8)).sum() < 85.4  # 49 degrees of freedom
@@ -97,14 +105,22 @@ def test_the_order_is_that_of_splitmix64_in_plain_integers():
         return z ^ z >> 31
 
     rows = np.arange(0, 3000, 7, dtype=np.int32)
-    assert _in_circle(rows, key).tolist() == sorted(rows.tolist(), key=mix)
+    assert lay_out(rows, key) == sorted(rows.tolist(), key=mix)
 
 
-def test_a_turn_larger_than_the_circle_is_the_circle():
-    circle = np.array([4, 2, 9], dtype=np.int32)
-    assert _take_turn(circle, 3, 5).tolist() == [4, 2, 9]
-    assert _take_turn(circle, 2, 1).tolist() == [9, 4]
-    assert _take_turn(circle[:0], 6, 1).tolist() == []
+@given(st.data())
+def test_a_turn_comes_after_those_before_it_however_large_the_table(data):
+    rows = np.arange(0, 60, 2, dtype=np.int32)
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=30, max_size=30)))
+    key, turn = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 10**6))
+    count = data.draw(st.integers(0, 35))
+    circle = lay_out(rows[among], key)
+    expected = {circle[(turn * count + place) % len(circle)] for place in range(min(count, len(circle)))}
+    for block in (1 << 20, data.draw(st.integers(1, 29))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "ROWS_AT_ONCE", block)
+            patch.setattr(blocks, "ROWS_SORTED", max(1, block // 2))
+            assert set(rows[take_turn(rows, among, key, count, turn, None)].tolist()) == expected
 
 
 def test_without_negatives_it_is_everyone():

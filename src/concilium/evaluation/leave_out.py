@@ -21,7 +21,7 @@ from concilium.errors import StudyError
 from concilium.evaluation.metrics import Figures, measure, measure_numbers
 from concilium.models.method import Method
 from concilium.models.threshold import Decided
-from concilium.protocol.cohort import numbers
+from concilium.protocol.cohort import read_numbers
 from concilium.protocol.schema import name_rest
 from concilium.records.columns import Coded, Value, label
 from concilium.records.patients import Patients
@@ -159,7 +159,8 @@ def predict_at(
         patients, truth = found.asked, found.truth
     if not model.classes_:
         predictions = model.predict(patients).tolist() if len(patients) else []
-        return Predictions(site, (), numbers(patients, model.target).tolist(), predictions, [])
+        measured = read_numbers(model.target, patients[model.target], patients.room)
+        return Predictions(site, (), measured.tolist(), predictions, [])
     if is_set_apart(model.classes_) and not is_set_apart(classes):
         classes = model.classes_
     column = find_column(classes)

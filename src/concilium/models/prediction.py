@@ -72,8 +72,11 @@ class NewPatients:
         """A number as codes: 0 missing, then 1 + the number of edges at or below it."""
         return bin_codes(self.measured(name), edges)
 
-    def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; RecordsError where a cell is no number."""
+    def measured(self, name: str, rows: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
+        """A column, or some rows of it, as numbers, NaN where missing; RecordsError where a cell is no number."""
+        if rows is not None:
+            some: NDArray[np.float64] = self.measured(name)[rows]
+            return some
         column = self._find(name)
         if isinstance(column, Numbers):
             return column.numbers

@@ -484,10 +484,14 @@ class View:
         with self._lock:
             codes = self._binned.get(key)
         if codes is None:
-            with self._lock:
-                placed = self._gridded.get(name)
-            merged = None if placed is None else placed.merge(edges, self.room)
-            codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
+            coded = self._measure_codes(name)
+            if coded is not None:
+                codes = look_up(bin_codes(coded[1], edges), coded[0], self.room)
+            else:
+                with self._lock:
+                    placed = self._gridded.get(name)
+                merged = None if placed is None else placed.merge(edges, self.room)
+                codes = bin_codes(self.measured(name), edges, self.room) if merged is None else merged
             with self._lock:
                 if len(self._binned) > 4 * len(self.records.names):
                     self._binned.clear()
@@ -499,21 +503,44 @@ class View:
         with self._lock:
             placed = self._gridded.get(name)
         if placed is None or placed.is_date != is_date:
-            placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
+            coded = self._measure_codes(name)
+            if coded is not None:
+                placed = GridCodes.place(coded[1], is_date=is_date).look_up(coded[0], self.room)
+            else:
+                placed = GridCodes.place(self.measured(name), is_date=is_date, room=self.room)
             with self._lock:
                 self._gridded[name] = placed
         return placed
 
-    def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing; DoesNotFit if it holds text. Where each cell is read by itself, that
-        is missing, and a date is its day."""
+    def measured(self, name: str, rows: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
+        """A column, or some rows of it, as numbers, NaN where missing; DoesNotFit if it holds text. Where each cell is
+        read by itself, that is missing, and a date is its day."""
         self._refuse_guessed(name)
         column = self.records[name]
+        if rows is not None and isinstance(column, Coded) and not isinstance(column.values, RowValues):
+            column = Coded.trust(column.codes[rows], column.values, column.stated, column.by_itself)
+        elif rows is not None:
+            some: NDArray[np.float64] = self.measured(name)[rows]
+            return some
+        return self._measure(name, column)
+
+    def _measure(self, name: str, column: Column) -> NDArray[np.float64]:
         if not self._by_itself:
-            return numbers(self.records, name)
+            return read_numbers(name, column, self.room)
         return (
             column.numbers if isinstance(column, Numbers) else map_values(column, measure_or_day, self.room)
         )
+
+    def _measure_codes(self, name: str) -> tuple[NDArray[np.unsignedinteger], NDArray[np.float64]] | None:
+        """Of a large column that is coded its codes, and the number that each of them stands for: eight bytes a row
+        are then not needed."""
+        self._refuse_guessed(name)
+        column = self.records[name]
+        if not is_large(len(column)) or not isinstance(column, Coded) or isinstance(column.values, RowValues):
+            return None
+        every = np.arange(len(column.values) + 1, dtype=np.uint32)
+        every_value = Coded.trust(every, column.values, column.stated, column.by_itself)
+        return column.codes, self._measure(name, every_value)
 
     def reread(self, name: str) -> None:
         """At a site a value is its own label, as the table was read, and nothing else."""
@@ -634,22 +661,21 @@ def present(records: Records, name: str) -> NDArray[np.bool_]:
     return ~np.isnan(column.numbers) if isinstance(column, Numbers) else column.codes != 0
 
 
-def numbers(records: Records, name: str) -> NDArray[np.float64]:
+def read_numbers(name: str, column: Column, room: Path | None) -> NDArray[np.float64]:
     """A column as numbers, NaN where missing; DoesNotFit if it holds text."""
-    column = records[name]
     if isinstance(column, Numbers):
         return column.numbers
     if holds_dates(column):
         assert isinstance(column, Coded)
-        return map_values(column, read_day, records.room)
+        return map_values(column, read_day, room)
     if holds_measurements(column):
-        return read_as_numbers(column, records.room)
+        return read_as_numbers(column, room)
     if not isinstance(column, Coded) or not all(
         isinstance(value, int | float) and not isinstance(value, bool) for value in column.values
     ):
         raise DoesNotFit(say_text(name))
     sizes: NDArray[np.float64] = np.array([np.nan, *column.values], dtype=np.float64)
-    return look_up(sizes, column.codes, records.room)
+    return look_up(sizes, column.codes, room)
 
 
 def say_text(name: str) -> str:

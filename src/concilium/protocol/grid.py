@@ -183,6 +183,11 @@ class GridCodes:
         counts[0] = counts[first - 1 : last + 1] = 0
         return cls(codes, first, reached, is_date)
 
+    def look_up(self, rows: Codes, room: Path | None) -> GridCodes:
+        """The codes of a column that in each row has one of these numbers, by its place."""
+        codes = look_up(self.codes, rows, room)
+        return GridCodes(codes, *_accumulate(codes), self.is_date)
+
     def merge(self, edges: tuple[float, ...], room: Path | None = None) -> Codes | None:
         """The codes between fewer edges; None where one of them is not on the grid."""
         ends = _find_ends(edges, self.is_date)

@@ -41,6 +41,7 @@ import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -52,7 +53,15 @@ from concilium.errors import DoesNotFit, MessageError
 from concilium.protocol.attributes import Attribute, Workload
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.disclosure import Population
-from concilium.records.blocks import list_blocks, make_room, read_block, write_block
+from concilium.records.blocks import (
+    count_codes,
+    fill_room,
+    list_blocks,
+    make_room,
+    read_block,
+    split_hashes,
+    write_block,
+)
 from concilium.records.columns import Coded, Column, Numbers, Value, label, take_block
 from concilium.records.grammar import canonical, measure, read_day
 from concilium.records.patients import Owners
@@ -183,7 +192,7 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
         side = chosen == held
         if held and isinstance(part, Holdout):
             side = part.find_measured(cohort, side)
-        rows = _keep_rows(cohort, side)
+        rows = keep_rows(cohort, side)
         for oldest in list(islice(parts, max(0, len(parts) - REMEMBERED_PARTS + 1))):
             parts.pop(oldest, None)
         parts[key] = rows, cohort.view.find_population(rows)
@@ -191,7 +200,7 @@ def _choose(cohort: Cohort, part: Part | Holdout, least: int, *, held: bool) -> 
     return replace(cohort, rows=rows, population=population)
 
 
-def _keep_rows(cohort: Cohort, side: NDArray[np.bool_]) -> NDArray[np.int32]:
+def keep_rows(cohort: Cohort, side: NDArray[np.bool_]) -> NDArray[np.int32]:
     """The rows of some of a cohort."""
     kept = make_room(int(np.count_nonzero(side)), np.int32, cohort.view.room)
     start = 0
@@ -236,16 +245,21 @@ class Folds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         so that every fold has a number."""
         if cohort.floored:
             raise MessageError("a site that leaves small counts out does not tell part of its patients apart")
-        drawn = mix(recall_tickets(cohort.view)[cohort.rows], PERCENT_OF_CELLS)
-        cells = (drawn // np.uint64((1 << 64) // CELLS + 1)).astype(np.intp)
+        tickets, room, owners = recall_tickets(cohort.view), cohort.view.room, cohort.view.owners
+
+        def draw(block: slice) -> NDArray[np.uint8]:
+            drawn = mix(tickets[read_block(cohort.rows, block)], PERCENT_OF_CELLS)
+            return (drawn // np.uint64((1 << 64) // CELLS + 1)).astype(np.uint8)
+
+        dealt = cells = fill_room(len(cohort), np.uint8, room, draw)
         fold_of = np.array([_pair_cells(repeat) for repeat in range(self.repeats)], dtype=np.int8)
-        dealt, owners = cells, cohort.view.owners
         if owners is not None:  # each patient once
             dealt = cells[np.unique(owners.codes[cohort.rows], return_index=True)[1]]
-        if np.bincount(dealt, minlength=CELLS).min() < max(1, cohort.view.minimum_patients):
+        if count_codes(dealt, CELLS).min() < max(1, cohort.view.minimum_patients):
             digest = hashlib.sha256(b"cell" + cohort.view.division_key).digest()
-            cells = np.full(len(cells), digest[0] % CELLS)
-        return fold_of[:, cells]
+            cells[:] = digest[0] % CELLS
+        shape = self.repeats, len(cohort)
+        return fill_room(shape, np.int8, room, lambda block: fold_of[:, read_block(cells, block)])
 
     def list_parts(self, cohort: Cohort) -> list[Cohort]:
         """The patients of every fold, and in each case the others."""
@@ -407,11 +421,9 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if self.everyone:
             return self.leave_out_unfit(cohort, query, target)
         positive = is_positive(cohort, target, self.positive)
-        key = _order_key(query, target, self.positive)
-        others = _take_turn(
-            _in_circle(cohort.rows[~positive], key), self.negatives * int(positive.sum()), self.expert
-        )
-        rows = np.sort(np.concatenate([cohort.rows[positive], others]))
+        key, wanted = _order_key(query, target, self.positive), self.negatives * int(positive.sum())
+        others = take_turn(cohort.rows, ~positive, key, wanted, self.expert, cohort.view.room)
+        rows = keep_rows(cohort, positive | others)
         return replace(cohort, rows=rows if len(rows) >= LEAST_PATIENTS else rows[:0])
 
     def leave_out_unfit(self, cohort: Cohort, query: str, target: str) -> Cohort:
@@ -431,20 +443,36 @@ def is_positive(cohort: Cohort, target: str, positive: Value) -> NDArray[np.bool
     column = cohort.view.records[target]
     if not isinstance(column, Coded):
         raise DoesNotFit(f"the target {target!r} is a number; a tree predicts categories")
-    positives: NDArray[np.bool_] = _positive_codes(column, positive)[column.codes[cohort.rows]]
+    codes, stands_for = column.codes, _positive_codes(column, positive)
+    positives: NDArray[np.bool_] = fill_room(
+        len(cohort),
+        np.bool_,
+        cohort.view.room,
+        lambda block: stands_for[codes[read_block(cohort.rows, block)]],
+    )
     return positives
 
 
-def _take_turn(circle: NDArray[np.int32], count: int, turn: int) -> NDArray[np.int32]:
-    """The patients of a turn: `count` of the circle (all, where there are no more), after those of the turns before."""
-    if count >= len(circle):
-        return circle
-    return circle[(turn * count + np.arange(count)) % len(circle)]
-
-
-def _in_circle(rows: NDArray[np.int32], key: int) -> NDArray[np.int32]:
-    """The rows in the order of their hashes: SplitMix64's output function on row and key, which never ties."""
-    return rows[np.argsort(mix(rows.astype(np.uint64), key))]
+def take_turn(
+    rows: NDArray[np.int32], among: NDArray[np.bool_], key: int, count: int, turn: int, room: Path | None
+) -> NDArray[np.bool_]:
+    """Which of the rows have this turn: `count` of those `among` them (all, where there are no more), after those of
+    the turns before. They stand in a circle by their hashes: SplitMix64's output function on row and key, which never
+    ties."""
+    size = int(np.count_nonzero(among))
+    if count >= size:
+        return among
+    hashes = fill_room(
+        len(rows), np.uint64, room, lambda block: mix(read_block(rows, block).astype(np.uint64), key)
+    )
+    chosen, passed = np.zeros(len(rows), dtype=np.bool_), 0
+    for part in split_hashes(hashes):
+        part = part[among[part]]
+        turns = (np.arange(passed, passed + len(part)) - turn * count % size) % size
+        passed += len(part)
+        if (turns < count).any():
+            chosen[part[np.argsort(hashes[part])[turns < count]]] = True
+    return chosen
 
 
 def _order_key(query: str, target: str, positive: Value) -> int:

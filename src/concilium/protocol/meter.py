@@ -109,10 +109,13 @@ class Meter:
     def admit(self, envelope: Envelope, question: Statistic, release: Release) -> None:
         """Count the work of a question; Refused where it is more than the policy allows."""
         patients = self._assume(release)
-        work = self._estimate(envelope, question, patients, release)
+        work = estimate(envelope, question, patients, self._columns)
+        work += self._estimate_choice(question, patients, release)
         if question.goes_by_blocks and self._goes_by_blocks(patients, release):
-            held = self._estimate(envelope, question, ROWS_AT_ONCE * (os.cpu_count() or 1), release).memory
-            work = Workload(work.operations, held + OF_EACH_ROW * patients)
+            cores = os.cpu_count() or 1
+            held = estimate(envelope, question, question.rows_at_once * cores, self._columns)
+            held += self._estimate_choice(question, ROWS_AT_ONCE * cores, release)
+            work = Workload(work.operations, held.memory + OF_EACH_ROW * patients)
         if isinstance(question, Summed) and not release.by_site:
             neighbours = len(self._memberships.at(envelope.study).neighbours)
             each = MASK + MASK_OF_EACH * neighbours + NOISE * release.bounded
@@ -129,10 +132,9 @@ class Meter:
                 work.operations,
             )
 
-    def _estimate(self, envelope: Envelope, question: Statistic, patients: int, release: Release) -> Workload:
-        """What it takes to find the patients of a question, and to compute it."""
-        work = estimate(envelope, question, patients, self._columns)
-        work += _estimate_selection(question.query, patients, each_by_itself=release.bounded)
+    def _estimate_choice(self, question: Statistic, patients: int, release: Release) -> Workload:
+        """What it takes to find the patients of a question."""
+        work = _estimate_selection(question.query, patients, each_by_itself=release.bounded)
         if question.followed:
             work += estimate_columns([question.followed.attribute], patients, each_by_itself=True)
         if question.division is not None or question.followed:

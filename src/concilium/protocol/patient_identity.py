@@ -31,6 +31,7 @@ from concilium.ledger.memory import PatientMemory
 from concilium.privacy.identity import Identity, statement
 from concilium.records.blocks import (
     count_codes,
+    each_block,
     fill_room,
     is_large,
     list_blocks,
@@ -104,9 +105,12 @@ class PatientIdentity:
                 write_block(known, slice(begin, begin + size), self._read_names(first))
             _enter_known(names, known, run[0][0], numbers, is_new)
             next_number = run[0][0] + len(known)
-        for rows in split_hashes(names) if is_new.any() else ():
+
+        def sort_new(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Names, NDArray[np.int64]]:
             own = rows[is_new[rows]]
-            fresh, places = np.unique(names[own], return_inverse=True)
+            return own, *np.unique(names[own], return_inverse=True)
+
+        for own, fresh, places in each_block(split_hashes(names) if is_new.any() else [], sort_new):
             numbers[own] = places + next_number
             for block in list_blocks(len(fresh)):
                 token = self._ledger.remember_names(next_number, fresh[block].astype("<u8").tobytes())

@@ -36,7 +36,7 @@ from concilium.protocol.held_out import Folds, Part
 from concilium.protocol.messages import Envelope, decode
 from concilium.protocol.releases import find_release
 from concilium.protocol.subgroups import Subgroup
-from concilium.records.blocks import each_block, is_large, list_blocks
+from concilium.records.blocks import ROWS_AT_ONCE, each_block, is_large, list_blocks
 from concilium.records.columns import Value
 from concilium.registry import KINDS, load
 
@@ -108,6 +108,7 @@ class Statistic(Question, frozen=True, kw_only=True):
 
     measures: ClassVar[bool] = False  # a model, on the patients whom the study holds out
     reads_part: ClassVar[str] = "table"
+    rows_at_once: ClassVar[int] = ROWS_AT_ONCE  # of a block, where it goes by blocks
 
     query: str
     target: str
@@ -328,7 +329,8 @@ class Summed(Statistic, frozen=True, kw_only=True):
         if not self.adds_blocks or not is_large(len(cohort)):
             return self.compute(cohort)
         total = np.zeros(self.shape, dtype=np.int64)
-        for one in each_block(list_blocks(len(cohort)), lambda block: self.compute(cohort.take_block(block))):
+        parts = list_blocks(len(cohort), self.rows_at_once)
+        for one in each_block(parts, lambda block: self.compute(cohort.take_block(block))):
             total += one.reshape(self.shape)
         return total
 

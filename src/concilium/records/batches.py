@@ -373,13 +373,25 @@ def _code_typed(arrays: Sequence[Any], declared: DeclaredColumn, place: Place) -
 def read_numbers(array: Any) -> NDArray[np.float64]:
     """The numbers of an array, NaN for null."""
     numbers = array.cast("float64", safe=False)
-    return view(numbers.fill_null(math.nan) if numbers.null_count else numbers, np.float64)
+    return view(
+        numbers.fill_null(_as_scalar(np.float64(math.nan))) if numbers.null_count else numbers, np.float64
+    )
 
 
 def view_codes(array: Any) -> NDArray[np.int32]:
     """The codes of a dictionary array; null has the one after the last."""
     codes = array.indices
-    return view(codes.fill_null(len(array.dictionary)) if codes.null_count else codes, np.int32)
+    if codes.null_count:
+        codes = codes.fill_null(_as_scalar(np.int32(len(array.dictionary))))
+    return view(codes, np.int32)
+
+
+def _as_scalar(number: np.generic) -> Any:
+    """The number as Arrow's, of its bytes: of a number it would load pandas first, which takes half a second."""
+    import pyarrow
+
+    content = pyarrow.py_buffer(number.tobytes())
+    return pyarrow.Array.from_buffers(pyarrow.from_numpy_dtype(number.dtype), 1, [None, content])[0]
 
 
 def _ends(array: Any) -> NDArray[np.int32]:

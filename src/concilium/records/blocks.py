@@ -12,8 +12,9 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ ROWS_AT_ONCE = 1 << 20
 ROWS_SORTED = 1 << 22  # what is sorted, is sorted by parts of about so many rows
 PAGE = mmap.PAGESIZE
 
+B = TypeVar("B")
 T = TypeVar("T")
 Item = TypeVar("Item", bound=np.generic)
 
@@ -35,9 +37,10 @@ def is_large(rows: int) -> bool:
     return rows > ROWS_AT_ONCE
 
 
-def list_blocks(rows: int) -> list[slice]:
-    """The blocks of so many rows, in order."""
-    return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
+def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
+    """The blocks of so many rows, in order; of at most `at_once` rows each where a table is large."""
+    step = min(ROWS_AT_ONCE, at_once) if at_once and is_large(rows) else ROWS_AT_ONCE
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
@@ -99,8 +102,8 @@ def fill_room(
     return room
 
 
-def look_up(table: NDArray[Item], codes: NDArray[np.unsignedinteger], folder: Path | None) -> NDArray[Item]:
-    """What a table has for each code."""
+def look_up(table: NDArray[Item], codes: NDArray[np.integer], folder: Path | None) -> NDArray[Item]:
+    """What a table has for each code, or a column in each of these rows."""
     if not is_large(len(codes)):
         few: NDArray[Item] = table[codes]
         return few
@@ -132,20 +135,21 @@ def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:
     return hasher.digest()
 
 
-def each_block(blocks: list[slice], work: Callable[[slice], T]) -> Iterator[T]:
+def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
     """What `work` makes of each block, in order; on all cores where there are several. At most one block for each core
     and one result for each is in memory."""
-    workers = min(len(blocks), os.cpu_count() or 1)
-    if workers < 2:
+    workers = os.cpu_count() or 1
+    if workers < 2 or (isinstance(blocks, list) and len(blocks) < 2):
         yield from map(work, blocks)
         return
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(work, block) for block in blocks[:workers]]
-        for block in blocks[workers:]:
-            yield waiting.pop(0).result()
+        waiting: deque[Future[T]] = deque()
+        for block in blocks:
+            if len(waiting) == workers:
+                yield waiting.popleft().result()
             waiting.append(pool.submit(work, block))
-        for one in waiting:
-            yield one.result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def split_hashes(hashes: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:

@@ -44,7 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def at_site(self, cohort: Cohort, target: str) -> NDArray[np.float64]:
         """The outcome of each patient of a cohort: 0 or 1, or from -1 to 1."""
         if not self.binary:
-            return self.scale(cohort.view.measured(target)[cohort.rows])
+            return self.scale(cohort.view.measured(target, cohort.rows))
         column = cohort.view.records[target]
         if not isinstance(column, Coded):
             column = cohort.view.coded(target)

@@ -14,15 +14,17 @@ differs: where curvature misleads so far that a side of a cut has no patient, Li
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from concilium.compiling import compiled
 from concilium.protocol.attributes import MISSING
+from concilium.records.blocks import count_codes, fill_room, list_blocks, make_room, read_block
 
 # How an attribute is cut: at a number; at a number, with missing values on either side; one category from the others;
 # some categories from the others.
@@ -94,26 +96,36 @@ def grow_trees(
     support: int,
     sample: float,
     seed: int,
+    room: Path | None = None,
 ) -> BoostedTrees:
-    """Trees with so many leaves each, at most, every one over a random `sample` of the patients."""
-    bins, layout, order = _find_bins(codes, numeric)
+    """Trees with so many leaves each, at most, every one over a random `sample` of the patients. What is as long as a
+    large table is put into `room`: the same numbers in the same order, in pages that the kernel takes back."""
+
+    def make(dtype: DTypeLike, fill: Callable[[slice], NDArray[Any]] | None = None) -> NDArray[Any]:
+        made = make_room(patients, dtype, room) if fill is None else fill_room(patients, dtype, room, fill)
+        return np.asarray(made)  # a mapped array as any other, for the compiler
+
+    patients = len(outcome)
+    bins, layout, order = _find_bins(codes, numeric, room)
     most = sum(sizes) - len(sizes)
     together = np.full((most, 0 if all(numeric) else MOST_TOGETHER), -1, dtype=np.int32)
     splits = Splits._make([*(np.empty(most, dtype=np.int64) for _ in range(5)), together])
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
-    labels = outcome.astype(np.float32)
+    labels = make(np.float32, lambda block: read_block(outcome, block).astype(np.float32))
+    score = _find_first_score(labels, binary)
     _boost(
         bins,
         tuple(layout),
         labels,
-        np.full(len(labels), _find_first_score(labels, binary)),
+        make(np.float64, lambda block: np.full(block.stop - block.start, score)),
+        (make(np.float32), make(np.float32), make(np.int32), make(np.int32), make(np.int32)),
         binary,
         np.array(sizes, dtype=np.int64),
-        min(max(sizes), len(labels)),  # a leaf has a patient
+        min(max(sizes), patients),  # a leaf has a patient
         shrinkage,
         support,
         sample,
-        _find_generators(seed, len(outcome)),
+        _find_generators(seed, patients),
         tuple(splits),
         ends,
     )
@@ -122,8 +134,11 @@ def grow_trees(
 
 def _find_first_score(outcome: NDArray[np.float32], binary: bool) -> float:
     """The score that all patients begin with: the mean outcome, or its log odds."""
-    known = (outcome > 0).astype(np.float64) if binary else outcome.astype(np.float64)
-    mean = float(np.add.accumulate(known)[-1]) / len(known)  # from the first to the last
+    total = 0.0
+    for block in list_blocks(len(outcome)):  # from the first to the last
+        known = outcome[block] > 0 if binary else outcome[block]
+        total = float(np.add.accumulate(np.concatenate([[total], known]))[-1])
+    mean = total / len(outcome)
     score = math.log(mean / (1.0 - mean)) if binary else mean
     return score if abs(score) > TINY else 0.0
 
@@ -138,7 +153,7 @@ def _find_generators(seed: int, patients: int) -> Integers:
 
 
 def _find_bins(
-    codes: Sequence[Codes], numeric: Sequence[bool]
+    codes: Sequence[Codes], numeric: Sequence[bool], room: Path | None = None
 ) -> tuple[Codes, AttributeBins, list[Integers]]:
     """The bin of each patient in each attribute, and the codes of bins. Of a number there is one for each code that
     occurs, after an empty one, and a last one for what is missing; of a category one for each that occurs, the
@@ -146,9 +161,10 @@ def _find_bins(
     found = [_order_codes(own, is_number) for own, is_number in zip(codes, numeric, strict=True)]
     order = [codes_of for codes_of, _, _ in found]
     kind = np.uint8 if max(map(len, order)) <= 256 else np.uint32
-    bins = np.empty((len(codes[0]), len(codes)), dtype=kind)
-    for column, (own, (_, place, _)) in enumerate(zip(codes, found, strict=True)):
-        bins[:, column] = place.astype(kind)[own]
+    bins = np.asarray(make_room((len(codes[0]), len(codes)), kind, room))
+    for block in list_blocks(len(codes[0])):
+        for column, (own, (_, place, _)) in enumerate(zip(codes, found, strict=True)):
+            bins[block, column] = place.astype(kind)[read_block(own, block)]
     layout = AttributeBins(
         np.cumsum([0, *map(len, order)], dtype=np.int64),
         np.array([_choose_kind(*one) for one in zip(order, numeric, strict=True)], dtype=np.int64),
@@ -159,7 +175,7 @@ def _find_bins(
 
 def _order_codes(codes: Codes, numeric: bool) -> tuple[Integers, Integers, int]:
     """Of one attribute the code of each bin, the bin of each code, and which bin is what the others leave."""
-    counts = np.bincount(codes)
+    counts = count_codes(codes, int(codes.max()) + 1)
     present = np.flatnonzero(counts)
     if numeric:
         inner = present[present != MISSING]
@@ -174,7 +190,7 @@ def _order_codes(codes: Codes, numeric: bool) -> tuple[Integers, Integers, int]:
         default = int(np.flatnonzero(order == MISSING)[0]) if MISSING in inner else 0
     place = np.zeros(len(counts), dtype=np.int64)
     place[order[1:]] = np.arange(1, len(order))
-    inside = np.bincount(place[codes], minlength=len(order))
+    inside = np.bincount(place, counts, minlength=len(order))
     commonest = int(np.argmax(inside))
     return order, place, commonest if inside[commonest] / len(codes) >= FREQUENT else default
 
@@ -191,6 +207,7 @@ def _boost(
     layout: Arrays,
     outcome: Floats,
     score: Reals,
+    space: Arrays,
     binary: bool,
     sizes: Integers,
     most: int,
@@ -206,13 +223,8 @@ def _boost(
     starts, _, _ = layout
     patients, width = bins.shape
     cells = starts[width]
-    gradients, curves = np.empty(patients, np.float32), np.empty(patients, np.float32)
-    # The patients of the sample, and those outside of it, who are moved along: leaf after leaf.
-    rows, rest, spare = (
-        np.empty(patients, np.int32),
-        np.empty(patients, np.int32),
-        np.empty(patients, np.int32),
-    )
+    # The patients of the sample, and those outside of it, are moved along: leaf after leaf.
+    gradients, curves, rows, rest, spare = space
     inside = np.zeros(cells, np.bool_)
     # Of each leaf: where its patients begin and how many they are, in the sample and outside, its sums, the attributes
     # that may cut it, its best cut, the split that it is a side of (0: left), and what it adds to the score.

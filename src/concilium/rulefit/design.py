@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 from concilium.compiling import compiled
 from concilium.protocol.attributes import CALL, Attribute, Source, Workload, estimate_columns, recode
 from concilium.protocol.cohort import Cohort, View
+from concilium.records.blocks import is_large, look_up
 from concilium.rulefit.terms import Conditions, RuleTerms, read_terms
 
 Bits = NDArray[np.uint8]
 
-# So many conditions at a time are looked up for every patient, before they are packed.
+# So many rules at a time are counted for every patient.
 BLOCK = 256
+# So many patients at a time where there are very many: a column that is no rule takes as much as 64 rules.
+PATIENTS_AT_ONCE = 1 << 16
 
 
 def pack_rules(
@@ -33,10 +37,8 @@ def pack_rules(
     groups = (patients + 7) // 8
     fulfilled = np.empty((conditions.count, groups), dtype=np.uint8)
     for index, (rows, tables) in conditions.of.items():
-        codes = codes_of(index)
-        for start in range(0, len(rows), BLOCK):
-            block = slice(start, start + BLOCK)
-            fulfilled[rows[block]] = np.packbits(tables[block][:, codes], axis=1, bitorder="little")
+        codes = codes_of(index).astype(np.uint32)  # one type, for which there is one kernel
+        _look_up(tables, codes, np.array(rows, dtype=np.int64), fulfilled)
     bits = np.empty((groups, len(conditions.ends)), dtype=np.uint8)
     if len(conditions.ends):
         _conjoin(fulfilled, conditions.listed, conditions.ends, bits)
@@ -103,6 +105,20 @@ def unfold(upper: NDArray[np.float64], size: int) -> NDArray[np.float64]:
 
 
 @compiled(boundscheck=False)
+def _look_up(
+    tables: NDArray[np.bool_], codes: NDArray[np.uint32], rows: NDArray[np.int64], fulfilled: Bits
+) -> None:
+    whole = len(codes) // 8
+    for condition in range(len(rows)):
+        table, packed = tables[condition], fulfilled[rows[condition]]
+        for group in range(len(packed)):
+            byte = 0
+            for bit in range(8 if group < whole else len(codes) - 8 * whole):
+                byte |= table[codes[8 * group + bit]] << bit
+            packed[group] = byte
+
+
+@compiled(boundscheck=False)
 def _conjoin(fulfilled: Bits, listed: NDArray[np.int64], ends: NDArray[np.int64], bits: Bits) -> None:
     groups = fulfilled.shape[1]
     start = 0
@@ -160,8 +176,8 @@ def _add_up(bits: Bits, weights: NDArray[np.float64], total: NDArray[np.float64]
 class MeasuredSource(Source, Protocol):
     """Columns of patients that can also be had as numbers."""
 
-    def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing."""
+    def measured(self, name: str, rows: NDArray[np.int32] | None = None) -> NDArray[np.float64]:
+        """A column, or some rows of it, as numbers, NaN where missing."""
 
 
 @dataclass(frozen=True)
@@ -240,8 +256,7 @@ def build(
     bits = pack_rules(terms.conditions, codes.__getitem__, patients)
     dense = np.empty((patients, len(terms.lines) + len(terms.steps)), order="F")
     for column, line in enumerate(terms.lines):
-        measured = source.measured(terms.attributes[line.attribute].name)
-        values = measured if rows is None else measured[rows]
+        values = source.measured(terms.attributes[line.attribute].name, rows)
         held = np.clip(values, line.low, line.high)
         dense[:, column] = np.where(np.isnan(values), 0.0, line.scale * (held - line.center))
     for column, steps in enumerate(terms.steps, start=len(terms.lines)):
@@ -254,14 +269,17 @@ def build(
 
 
 def find_codes(
-    attribute: Attribute, source: Source, rows: NDArray[np.int32] | None = None
+    attribute: Attribute,
+    source: Source,
+    rows: NDArray[np.int32] | None = None,
+    room: Path | None = None,
 ) -> NDArray[np.unsignedinteger]:
     """The attribute's code of each patient."""
     codes, cells = recode(attribute, source)
-    codes = codes if rows is None else codes[rows]
+    codes = codes if rows is None else look_up(codes, rows, room)
     if attribute.numeric:  # with a cell for missing its cells are the codes themselves
         return codes
-    return np.take(cells.astype(np.min_scalar_type(attribute.size)), codes)
+    return look_up(cells.astype(np.min_scalar_type(attribute.size)), codes, room)
 
 
 def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
@@ -293,13 +311,18 @@ def estimate_design(terms: RuleTerms, patients: int, *, each_by_itself: bool = F
     )
 
 
-LAST: WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], Design]] = WeakKeyDictionary()
+LAST: WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], dict[int, Design]]] = WeakKeyDictionary()
 
 
-def recall_at_site(terms: bytes, cohort: Cohort, about: Hashable) -> Design:
-    """The same for those that a plain question is `about`. All questions of one fit ask for the same, so the last is
-    remembered."""
+def recall_at_site(terms: bytes, cohort: Cohort, about: Hashable, start: int = 0) -> Design:
+    """The same for those that a plain question is `about`, or a block of them from this one on. All questions of one
+    fit ask for the same, so the last is remembered, unless the table is on disk since it may be larger than memory."""
+    if cohort.view.room is not None and is_large(len(cohort.view.records)):
+        return build_at_site(read_terms(terms), cohort)
     last = LAST.get(cohort.view)
     if last is None or last[0] != (terms, about):
-        last = LAST[cohort.view] = ((terms, about), build_at_site(read_terms(terms), cohort))
-    return last[1]
+        last = LAST[cohort.view] = ((terms, about), {})
+    designs = last[1]
+    if start not in designs:
+        designs[start] = build_at_site(read_terms(terms), cohort)
+    return designs[start]

@@ -48,6 +48,10 @@ class AskDual(AskReals, frozen=True, kw_only=True):
     local: int
 
     @property
+    def goes_by_blocks(self) -> bool:
+        return False  # a site takes steps of its own, each over all patients
+
+    @property
     def named(self) -> Sequence[Attribute]:
         return read_terms(self.terms).attributes
 

@@ -11,7 +11,8 @@ number comes from, and nothing else; the card says so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,8 +35,16 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.held_out import FOLDS, Folds, Part
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.sums import MOST_PLACES, bound_reals, read_reals, write_reals
+from concilium.records.blocks import each_block, is_large, list_blocks
 from concilium.rulefit.body import Outcome
-from concilium.rulefit.design import Design, build_at_site, estimate_design, recall_at_site, unfold
+from concilium.rulefit.design import (
+    PATIENTS_AT_ONCE,
+    Design,
+    build_at_site,
+    estimate_design,
+    recall_at_site,
+    unfold,
+)
 from concilium.rulefit.terms import RuleTerms, find_ends, read_terms
 
 if TYPE_CHECKING:
@@ -80,6 +89,7 @@ class AskReals(Summed, frozen=True, kw_only=True):
     """What the plain questions of a fit have in common: sums of reals with so many binary places, about an outcome."""
 
     releases: ClassVar[frozenset[str]] = PLAIN
+    rows_at_once: ClassVar[int] = PATIENTS_AT_ONCE
 
     outcome: Outcome
     places: int = 24
@@ -95,6 +105,10 @@ class AskReals(Summed, frozen=True, kw_only=True):
     @property
     def counts(self) -> bool:
         return False
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
 
     @property
     def largest(self) -> int:
@@ -177,9 +191,12 @@ class AskFit(AskReals, frozen=True, kw_only=True):
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        design = recall_at_site(self.terms, cohort, (self.query, self.target, self.part))
-        outcome = self.outcome.at_site(cohort, self.target)
-        return write_reals(np.concatenate(self.add_up(design, outcome)), self.places)
+
+        def add_up(part: Cohort, block: slice) -> NDArray[np.float64]:
+            design = recall_at_site(self.terms, part, (self.query, self.target, self.part), block.start)
+            return np.concatenate(self.add_up(design, self.outcome.at_site(part, self.target)))
+
+        return write_reals(add_blocks(cohort, add_up), self.places)
 
     def add_up(
         self, design: Design, outcome: NDArray[np.float64], counted: NDArray[np.float64] | None = None
@@ -262,16 +279,19 @@ class AskFolds(AskReals, frozen=True, kw_only=True):
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        design = recall_at_site(self.terms, cohort, (self.query, self.target, None))
-        outcome = self.outcome.at_site(cohort, self.target)
         dealt = self.folds.deal(cohort)
-        parts: list[Any] = []
-        for one in self.fits:
-            own = dealt[one.fold // FOLDS] == one.fold
-            counted = own if one.working is None else ~own
-            question = self._whole(one)
-            parts += question.add_up(design, outcome, counted.astype(np.float64))
-        return write_reals(np.concatenate([[], *parts]), self.places)
+
+        def add_up(part: Cohort, block: slice) -> NDArray[np.float64]:
+            design = recall_at_site(self.terms, part, (self.query, self.target, None), block.start)
+            outcome = self.outcome.at_site(part, self.target)
+            parts: list[Any] = []
+            for one in self.fits:
+                own = dealt[one.fold // FOLDS, block] == one.fold
+                counted = own if one.working is None else ~own
+                parts += self._whole(one).add_up(design, outcome, counted.astype(np.float64))
+            return np.concatenate([[], *parts])
+
+        return write_reals(add_blocks(cohort, add_up), self.places)
 
     def read(self, total: NDArray[np.int64]) -> list[Sums]:
         """The sums of each fit."""
@@ -291,6 +311,15 @@ class AskFolds(AskReals, frozen=True, kw_only=True):
             gradient=one.working is not None,
             working=one.working,
         )
+
+
+def add_blocks(cohort: Cohort, work: Callable[[Cohort, slice], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The sum of what `work` makes of all patients, or block by block where there are very many: the same blocks, added
+    up in the same order, whether the table is in memory or on disk."""
+    blocks = list_blocks(len(cohort), PATIENTS_AT_ONCE) if is_large(len(cohort)) else []
+    if not blocks:
+        return work(cohort, slice(0, len(cohort)))
+    return functools.reduce(np.add, each_block(blocks, lambda block: work(cohort.take_block(block), block)))
 
 
 def refuse_floored(cohort: Cohort) -> None:
@@ -409,14 +438,28 @@ class AskRates(AskReals, frozen=True, kw_only=True):
 
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
+        patients, means = len(cohort), None
+        if is_large(patients):  # the spread is around the mean of all blocks
+
+            def count(part: Cohort, _: slice) -> NDArray[np.float64]:
+                return build_at_site(self.terms, part).add_up(np.ones(len(part)))
+
+            means = add_blocks(cohort, count) / patients
+        sums = add_blocks(cohort, lambda part, _: self._add_up(part, means))
+        return write_reals(np.concatenate([[patients, max(0, patients - 1)], sums]), self.places)
+
+    def _add_up(self, cohort: Cohort, means: NDArray[np.float64] | None) -> NDArray[np.float64]:
+        """The numbers asked for but the first two; the spread is around these means, or those of these patients."""
         design = build_at_site(self.terms, cohort)
         outcome = self.outcome.at_site(cohort, self.target)
         spread = np.zeros(len(self.terms))
         for start in range(0, len(self.terms) if len(cohort) else 0, BLOCK):
-            table = design.columns(range(len(self.terms))[start : start + BLOCK])
-            spread[start : start + BLOCK] = ((table - table.mean(axis=0)) ** 2).sum(axis=0)
+            block = slice(start, start + BLOCK)
+            table = design.columns(range(len(self.terms))[block])
+            middle = table.mean(axis=0) if means is None else means[block]
+            spread[block] = ((table - middle) ** 2).sum(axis=0)
         parts: list[Any] = [
-            [len(cohort), max(0, len(cohort) - 1), outcome.sum()],
+            [outcome.sum()],
             design.add_up(np.ones(len(cohort))),
             design.add_up(outcome),
             spread,
@@ -424,7 +467,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
         if self.scored is not None:
             odds = predict(design, [self.scored])[:, 0]
             parts.append(count_chances(odds, outcome > 0, self.edges).ravel())
-        return write_reals(np.concatenate(parts), self.places)
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -29,11 +31,13 @@ from concilium.errors import MessageError
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.protocol.attributes import CALL, MISSING, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.protocol.held_out import FOLDS, Folds
+from concilium.protocol.held_out import FOLDS, Folds, keep_rows
 from concilium.protocol.questions import PLAIN, Gathered, Reply
+from concilium.records.blocks import each_block, fill_room, list_blocks, read_block
+from concilium.records.row_hashes import mix
 from concilium.rulefit.body import Outcome
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees, grow_trees
-from concilium.rulefit.design import BLOCK, find_codes, pack_rules
+from concilium.rulefit.design import BLOCK, PATIENTS_AT_ONCE, find_codes, pack_rules
 from concilium.rulefit.terms import Condition, Rule, check_coded, check_rules, list_conditions
 
 if TYPE_CHECKING:
@@ -43,6 +47,9 @@ MOST_TREES = 10_000
 MOST_LEAVES = 100
 # To choose a penalty, fewer trees do: they are grown anew for every fold.
 MOST_TREES_OF_FOLD = 100
+# About so many patients teach the trees of a site that has more, drawn by hashing rows: trees over all of them would
+# take longer than a house waits, for rules that are hardly others.
+MOST_LEARNED_FROM = 1 << 21
 
 
 class Rules(Reply, frozen=True):
@@ -63,6 +70,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     kind: ClassVar[str] = "rulefit.rules"
     releases: ClassVar[frozenset[str]] = PLAIN
     reply: ClassVar[type[Rules]] = Rules
+    rows_at_once: ClassVar[int] = PATIENTS_AT_ONCE
 
     outcome: Outcome
     attributes: tuple[Attribute, ...]
@@ -115,32 +123,48 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
     def _trees_of_fold(self) -> int:
         return min(self.trees, MOST_TREES_OF_FOLD)
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
+
     def compute(self, cohort: Cohort) -> Rules:
-        rows = None if cohort.everyone else cohort.rows
-        codes = [find_codes(attribute, cohort.view, rows) for attribute in self.attributes]
-        outcome = self.outcome.at_site(cohort, self.target)
-        support = self.support if cohort.support is None else cohort.support
-
-        def boost(trees: int, chosen: NDArray[np.bool_] | None = None) -> tuple[Rule, ...]:
-            return tuple(
-                _boost(
-                    codes if chosen is None else [column[chosen] for column in codes],
-                    outcome if chosen is None else outcome[chosen],
-                    self.attributes,
-                    binary=self.outcome.binary,
-                    trees=trees,
-                    leaves=self.leaves,
-                    shrinkage=self.shrinkage,
-                    support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
-                    seed=self.seed,
-                )
-            )
-
         if self.folds is None or cohort.floored:
-            return Rules(boost(self.trees))
+            return Rules(self._boost(cohort, self.trees))
         dealt = self.folds.deal(cohort)
-        others = (dealt[fold // FOLDS] != fold for fold in range(len(self.folds)))
-        return Rules(boost(self.trees), tuple(boost(self._trees_of_fold, chosen) for chosen in others))
+        sides = (dealt[fold // FOLDS] != fold for fold in range(len(self.folds)))
+        others = (replace(cohort, rows=keep_rows(cohort, side)) for side in sides)
+        return Rules(
+            self._boost(cohort, self.trees), tuple(self._boost(one, self._trees_of_fold) for one in others)
+        )
+
+    def _boost(self, cohort: Cohort, trees: int) -> tuple[Rule, ...]:
+        """The rules of so many trees over these patients, or some of them where they are very many."""
+        learning = draw_some(cohort, self.seed)
+        support = self.support if cohort.support is None else cohort.support
+        outcome = fill_room(
+            len(learning),
+            np.float64,
+            cohort.view.room,
+            lambda block: self.outcome.at_site(learning.take_block(block), self.target),
+        )
+        rules = _boost(
+            self._find_codes(learning),
+            outcome,
+            self.attributes,
+            everyone=None if learning is cohort else self._find_codes(cohort),
+            binary=self.outcome.binary,
+            trees=trees,
+            leaves=self.leaves,
+            shrinkage=self.shrinkage,
+            support=max(support, cohort.branch_floor, cohort.guard.minimum_cell),
+            seed=self.seed,
+            room=cohort.view.room,
+        )
+        return tuple(rules)
+
+    def _find_codes(self, cohort: Cohort) -> list[NDArray[np.unsignedinteger]]:
+        rows, room = None if cohort.everyone else cohort.rows, cohort.view.room
+        return [find_codes(attribute, cohort.view, rows, room) for attribute in self.attributes]
 
     def read(self, data: bytes) -> Rules:
         reply = super().read(data)
@@ -155,6 +179,17 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         folds = 0 if self.folds is None else len(self.folds)
         by_fold = [[r.by_fold[fold] for r in replies if r.by_fold] for fold in range(folds)]
         return Rules(_merge([reply.rules for reply in replies]), tuple(map(_merge, by_fold)))
+
+
+def draw_some(cohort: Cohort, seed: int) -> Cohort:
+    """These patients, or about `MOST_LEARNED_FROM` of them where they are more."""
+    if len(cohort) <= MOST_LEARNED_FROM:
+        return cohort
+    share = np.uint64((MOST_LEARNED_FROM << 64) // len(cohort))
+    drawn = np.empty(len(cohort), dtype=np.bool_)
+    for block in list_blocks(len(cohort)):
+        drawn[block] = mix(read_block(cohort.rows, block).astype(np.uint64), seed) < share
+    return replace(cohort, rows=keep_rows(cohort, drawn))
 
 
 def _merge(lists: Sequence[Sequence[Rule]]) -> tuple[Rule, ...]:
@@ -174,8 +209,11 @@ def _boost(
     support: int,
     seed: int,
     sample: float = 0.5,
+    everyone: Sequence[NDArray[np.unsignedinteger]] | None = None,
+    room: Path | None = None,
 ) -> list[Rule]:
-    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn."""
+    """The different rules of a site's boosted trees, in canonical order; none where there is nothing to learn. Each is
+    about enough of these patients, or of `everyone`. What is as long as a large table is put into `room`."""
     patients = len(outcome)
     if patients < 2 * support or outcome.min() == outcome.max() or not attributes:
         return []
@@ -190,12 +228,12 @@ def _boost(
         support=support,
         sample=sample if sample * patients >= 2 * support else 1.0,
         seed=seed,
+        room=room,
     )
     rules = _list_rules(grown, [attribute.size for attribute in attributes])
-    supports = _count_patients(rules, codes, attributes)
-    return [
-        rule for rule, count in zip(rules, supports, strict=True) if support <= count <= patients - support
-    ]
+    counted = codes if everyone is None else everyone
+    supports, most = _count_patients(rules, counted, attributes), len(counted[0]) - support
+    return [rule for rule, count in zip(rules, supports, strict=True) if support <= count <= most]
 
 
 def _estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: int, leaves: float) -> Workload:
@@ -205,7 +243,8 @@ def _estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: in
     most_leaves = min(2 + math.ceil(45 * (leaves - 2)), patients + 2)
     depth = math.ceil(leaves).bit_length() + 1
     rules = 2 * trees * math.ceil(leaves)
-    tree = (depth * len(attributes) + 40) * patients + math.ceil(leaves) * (20 * cells + 4 * CALL)
+    learning = min(patients, MOST_LEARNED_FROM)
+    tree = (depth * len(attributes) + 40) * learning + math.ceil(leaves) * (20 * cells + 4 * CALL)
     return Workload(
         trees * tree + (len(attributes) * 10 + rules * 2) * patients + rules * (2 * CALL + cells),
         (14 * len(attributes) + BLOCK + BLOCK // 8 + rules // 4 + 128) * patients
@@ -234,9 +273,15 @@ def _count_patients(
 ) -> NDArray[np.intp]:
     """How many patients fulfil each rule."""
     conditions = list_conditions(rules, [attribute.size for attribute in attributes])
-    bits = pack_rules(conditions, codes.__getitem__, len(codes[0]))
-    counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
-    return counts
+
+    def count(block: slice) -> NDArray[np.intp]:
+        size = block.stop - block.start
+        bits = pack_rules(conditions, lambda index: read_block(codes[index], block), size)
+        counts: NDArray[np.intp] = np.bitwise_count(bits).sum(axis=0, dtype=np.intp)
+        return counts
+
+    blocks = list_blocks(len(codes[0]), PATIENTS_AT_ONCE)
+    return sum(each_block(blocks, count), np.zeros(len(rules), dtype=np.intp))
 
 
 def _list_rules(trees: BoostedTrees, sizes: Sequence[int]) -> list[Rule]:

@@ -24,7 +24,7 @@ from concilium.protocol.attributes import LABELLING, READ_LABEL, Attribute, Work
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
 from concilium.rulefit.body import Outcome
-from concilium.rulefit.design import Bits, build_at_site, estimate_design
+from concilium.rulefit.design import PATIENTS_AT_ONCE, Bits, build_at_site, estimate_design
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.terms import RuleTerms, read_terms
 
@@ -42,6 +42,7 @@ class AskGradient(Summed, frozen=True, kw_only=True):
 
     kind: ClassVar[str] = "rulefit.gradient"
     releases: ClassVar[frozenset[str]] = PRIVATE
+    rows_at_once: ClassVar[int] = PATIENTS_AT_ONCE
 
     outcome: Outcome
     terms: bytes
@@ -76,6 +77,10 @@ class AskGradient(Summed, frozen=True, kw_only=True):
     @property
     def largest(self) -> int:
         return math.ceil((self.columns.norm or 0) * (1 << self.places) + 1) * MOST_PATIENTS
+
+    @property
+    def adds_blocks(self) -> bool:
+        return True
 
     def check(self, release: Release) -> None:
         if not self.outcome.binary:

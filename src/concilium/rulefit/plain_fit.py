@@ -37,7 +37,7 @@ from concilium.protocol.schema import (
 )
 from concilium.protocol.sums import choose_places
 from concilium.records.columns import Value, label
-from concilium.rulefit import fedda, newton
+from concilium.rulefit import fedda, generation, newton
 from concilium.rulefit.body import Outcome, PenaltyChoice, RuleBody, TakenTerm, say_number
 from concilium.rulefit.cross_validation import Validated, choose_penalty
 from concilium.rulefit.cutoffs import (
@@ -181,6 +181,13 @@ class PlainFit:
         if body.patients is not None and len(terms) > body.patients:
             warnings.append(
                 f"{len(body.taken)} of {len(terms)} candidate terms were selected, by {body.patients} patients"
+            )
+        # Under masks nobody knows how many a hospital has.
+        most = max((schema.patients or body.patients or 0 for schema in schemas.values()), default=0)
+        if most > generation.MOST_LEARNED_FROM:
+            warnings.append(
+                f"a hospital of more than {generation.MOST_LEARNED_FROM:,} patients grows its trees over about that "
+                "many, drawn at random; support, coefficients and figures are of all its patients"
             )
         warnings += [say_left_out(left_out)] if left_out else []
         warnings += find_cautions(schemas, grouped)

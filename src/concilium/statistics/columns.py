@@ -44,8 +44,8 @@ LEAST_GAP = 1e-9  # between knots, of what they span
 class _ColumnSource(Source, Protocol):
     """Where the columns of patients are read: at a site, or to predict."""
 
-    def measured(self, name: str) -> NDArray[np.float64]:
-        """A column as numbers, NaN where missing."""
+    def measured(self, name: str, rows: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
+        """A column, or some rows of it, as numbers, NaN where missing."""
 
 
 class Factor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -207,7 +207,7 @@ def build(
                     made[factor] = np.where(cells[index] < 0, np.nan, is_value)
             elif factor not in made:
                 if index not in numbers:
-                    numbers[index] = source.measured(attribute.name)[rows]
+                    numbers[index] = source.measured(attribute.name, rows)
                 made[factor] = factor.read(numbers[index])
             matrix[:, place] *= made[factor]
         if column.center or column.scale != 1:

@@ -20,6 +20,7 @@ from concilium.compiling import compiled
 from concilium.errors import MessageError
 from concilium.protocol.attributes import CALL, READ_LABEL, Attribute, Workload, check_edges, estimate_columns
 from concilium.protocol.cohort import Cohort
+from concilium.records.blocks import each_block, is_large, list_blocks
 from concilium.records.columns import label
 from concilium.statistics.columns import (
     Column,
@@ -78,7 +79,7 @@ class _AskCox(WideSum, frozen=True, kw_only=True):
     def _read(self, cohort: Cohort) -> _Survivors:
         refuse_floored(cohort)
         matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
-        times = cohort.view.measured(self.time)[rows]
+        times = cohort.view.measured(self.time, rows)
         column = cohort.view.coded(self.target)
         name = label(self.positive)
         is_event = np.array([False, *(label(value) == name for value in column.values)])
@@ -111,8 +112,19 @@ class AskCox(_AskCox, frozen=True, kw_only=True):
         size = len(self.columns)
         return FIRST + 3 * size + self._triangle + (self._triangle + size + 5 if self.last else 0)
 
+    @property
+    def _only_counts(self) -> bool:
+        """Whether nothing is fitted: the question of a survival curve, about events and times alone."""
+        return not self.columns and not self.last
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return self._only_counts and not self.followed
+
     @hold_overflow()
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
+        if self._only_counts and is_large(len(cohort)):
+            return self._count(cohort)
         found = self._read(cohort)
         at = np.array(self.at)
         order = np.argsort(-found.times, kind="stable")
@@ -136,6 +148,19 @@ class AskCox(_AskCox, frozen=True, kw_only=True):
             parts += [pack_triangle(np.outer(score, score)), late, [marks.sum(), (marks**2).sum()]]
             parts.append([agreeing, tied, pairs])
         return write_wide(np.concatenate(parts))
+
+    def _count(self, cohort: Cohort) -> NDArray[np.integer]:
+        """The same of very many patients, block by block, without the likelihood: nobody compares it with another."""
+
+        def read(block: slice) -> Vector:
+            found = self._read(cohort.take_block(block))
+            clock = np.log1p(found.times).sum()
+            return np.array([len(found.times), found.left_out, found.untimed, found.events.sum(), clock])
+
+        told, left_out, untimed, events, clock = sum(each_block(list_blocks(len(cohort)), read), np.zeros(5))
+        mean = clock / max(told, 1)
+        first = [told, left_out, untimed, events, bool(events), 0.0]
+        return write_wide([*first, bool(told), told * mean, told * mean**2])
 
 
 @compiled()
@@ -330,6 +355,10 @@ class AskCoxCells(_AskCox, frozen=True, kw_only=True):
     @property
     def count(self) -> int:
         return 3 + self.cells * self._width
+
+    @property
+    def adds_blocks(self) -> bool:
+        return True
 
     def check(self, release: Release) -> None:
         super().check(release)

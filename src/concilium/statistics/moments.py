@@ -163,7 +163,7 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
         place = np.take(cells, codes[cohort.rows])
         told = place >= 0
         rows, place = cohort.rows[told], place[told]
-        columns = [cohort.view.measured(one.name)[rows] for one in self.attributes[: self.measured]]
+        columns = [cohort.view.measured(one.name, rows) for one in self.attributes[: self.measured]]
         numbers = np.column_stack(columns) if columns else np.zeros((len(rows), 0))
         numbers[~np.isfinite(numbers)] = np.nan
         return rows, numbers, place

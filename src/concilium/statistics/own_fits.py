@@ -110,9 +110,9 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
         return write_wide(told.ravel())
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> tuple[Vector, Vector]:
-        times = cohort.view.measured(self.time)[rows] if self.time else np.zeros(len(rows))
+        times = cohort.view.measured(self.time, rows) if self.time else np.zeros(len(rows))
         if self.positive is None:
-            return cohort.view.measured(self.target)[rows], times
+            return cohort.view.measured(self.target, rows), times
         column, name = cohort.view.coded(self.target), label(self.positive)
         is_positive = np.array([0.0, *(float(label(value) == name) for value in column.values)])
         return np.take(is_positive, column.codes[rows]), times

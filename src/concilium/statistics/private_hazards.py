@@ -126,7 +126,7 @@ class AskHazards(Summed, frozen=True, kw_only=True):
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         # No matrix product: it may round a patient's numbers by how many others there are.
         matrix, rows, _ = build_at_site(self.attributes, self.columns, cohort)
-        times = cohort.view.measured(self.time)[rows]
+        times = cohort.view.measured(self.time, rows)
         fine = np.isfinite(times) & (times >= 0)
         target, name = cohort.view.coded(self.target), label(self.positive)
         is_event = np.array([False, *(label(value) == name for value in target.values)])

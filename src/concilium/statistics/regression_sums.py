@@ -230,7 +230,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
         if self.positive is None:
-            return cohort.view.measured(self.target)[rows]
+            return cohort.view.measured(self.target, rows)
         column = cohort.view.coded(self.target)
         name = label(self.positive)
         is_positive = np.array([0.0, *(float(label(value) == name) for value in column.values)])

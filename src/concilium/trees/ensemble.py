@@ -100,6 +100,10 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
     def check(self, release: Release) -> None:
         self.sample.check_release(release)
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
+
     def estimate(self, patients: int, columns: int) -> Workload:
         return self.sample.estimate(patients) + Workload(
             READ_CATEGORY * patients, READING * patients + 16 * min(patients, MOST_LISTED)

@@ -16,6 +16,7 @@ many ensembles as bands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -31,6 +32,7 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.held_out import MOST_EXPERTS, Part, Sample, is_positive
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.splits import (
+    AskedColumns,
     Split,
     check_tree,
     estimate_routing,
@@ -38,6 +40,7 @@ from concilium.protocol.splits import (
     find_columns,
     route,
 )
+from concilium.records.blocks import each_block, list_blocks
 
 if TYPE_CHECKING:
     from concilium.protocol.releases.release import Release
@@ -151,6 +154,10 @@ class AskVotes(Summed, frozen=True, kw_only=True):
         if not all(abs(one) <= MOST_ODDS for one in moved):
             raise MessageError("log odds are out of range")
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return not self.followed
+
     def estimate(self, patients: int, columns: int) -> Workload:
         work = estimate_columns(self.attributes, patients) + Workload(READ_CATEGORY * patients, 48 * patients)
         routing = [estimate_routing(expert.tree, patients) for expert in self.experts]
@@ -164,15 +171,23 @@ class AskVotes(Summed, frozen=True, kw_only=True):
         """The counts of this site, [class, what the experts say], negative first."""
         if self.sample is not None:
             cohort = self.sample.leave_out_unfit(cohort, self.query, self.target)
-        columns = find_columns(cohort.view, self.attributes).folded
-        said = np.full(len(cohort.view.records), self.start)
+        columns, size = find_columns(cohort.view, self.attributes), len(cohort.view.records)
+        counts = np.zeros(self.shape, dtype=np.intp)
+        for one in each_block(list_blocks(size), lambda block: self._count_in(block, columns, cohort)):
+            counts += one
+        return counts.astype(np.uint32)
+
+    def _count_in(self, block: slice, columns: AskedColumns, cohort: Cohort) -> NDArray[np.intp]:
+        """The counts of those of the cohort who are in a block of the table."""
+        part, rows = columns.at(block, cohort.rows, len(cohort.view.records))
+        said = np.full(block.stop - block.start, self.start)
         for expert in self.experts:
-            resting = route(cohort.rows, find_branchings(expert.tree, columns))
+            resting = route(rows, find_branchings(expert.tree, part.folded))
             for node, weight in zip(expert.positive, expert.odds or repeat(1.0), strict=False):
                 if node in resting:
                     said[resting[node]] += weight
-        truth = is_positive(cohort, self.target, self.positive)
-        return self._count(said[cohort.rows], truth).astype(np.uint32)
+        here = replace(cohort, rows=rows + np.int32(block.start))
+        return self._count(said[rows], is_positive(here, self.target, self.positive))
 
     def suppress(self, words: NDArray[np.integer], cohort: Cohort) -> None:
         if cohort.guard.on and cohort.guard.withholds(words):
