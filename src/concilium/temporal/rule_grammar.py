@@ -289,7 +289,8 @@ class RuleGrammar:
         limits = [part for part in template.walk() if isinstance(part, stl.Limit)]
         unnamed = sum(isinstance(limit.variable, type(HOLE)) for limit in limits)
         relations = len(self.relations) if level >= STRUCTURE else 1
-        return len(self.edges) ** unnamed * relations ** len(limits)
+        count: int = len(self.edges) ** unnamed * relations ** len(limits)
+        return count
 
     def _fill_limit(self, limit: stl.Limit, level: int) -> list[Formula]:
         names = list(self.edges) if isinstance(limit.variable, type(HOLE)) else [limit.variable]
