@@ -38,8 +38,8 @@ from protocol.conversation import wrap
 from protocol.test_hostile_numbers import VARIANTS
 
 STATISTICS = {kind: load(place) for kind, place in KINDS.items() if issubclass(load(place), Statistic)}
-PATIENTS, COLUMNS = 20_000, 5
-TIMES = 20  # each patient is there, so that the table is made in no time
+PATIENTS, COLUMNS = 10_000, 5
+TIMES = 10  # each patient is there, so that the table is made in no time
 OF_EACH, MOST_ROUNDS = 2, 60
 # What Python itself takes, whatever is asked.
 LEAST_SECONDS, LEAST_BYTES = 0.02, 500_000

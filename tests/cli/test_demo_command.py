@@ -27,15 +27,15 @@ needs_patients = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The demo, with five bands of centres left out instead of sixty-seven centres one by one, and rules of fewer
-    trees."""
+    """The demo, with three bands of centres left out instead of sixty-seven centres one by one, and rules of fewer
+    trees and a penalty that is not chosen."""
     out = tmp_path_factory.mktemp("demo") / "concilium-demo"
     with pytest.MonkeyPatch.context() as patch:
         studies = Path(shutil.copytree(demo_module.STUDIES, tmp_path_factory.mktemp("studies") / "copy"))
         dialysis = studies / "dialysis" / "study.toml"
-        dialysis.write_text(dialysis.read_text().replace('"site"', '"band:5"'))
+        dialysis.write_text(dialysis.read_text().replace('"site"', '"band:3"'))
         rules = studies / "rules" / "study.toml"
-        rules.write_text(rules.read_text().replace("trees = 100", "trees = 30"))
+        rules.write_text(rules.read_text().replace("trees = 100", "trees = 15\npenalty = 0.01"))
         patch.setattr(demo_module, "STUDIES", studies)
         result = CliRunner().invoke(app, ["demo", "--out", str(out)], env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-KILLS = 250
+KILLS = 150
 
 
 def test_a_site_killed_at_random_points_never_answers_without_an_entry(tmp_path):

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from flare_network import PERSON, SITES, FlareNetwork
+from flare_network import PERSON, FlareNetwork
 
 pytest.importorskip("nvflare")
 
 HOST = "house.test"
+SITES = ("coast", "north")
 NETNS = Path("/etc/netns")
 STUDY = """
 [study]
@@ -28,7 +29,7 @@ name = "apart"
 method = "tree"
 target = "death"
 [privacy]
-release = "masked"
+release = "exact"
 [bins]
 age = [30, 50, 70]
 bsa = [10, 20, 40, 60]
@@ -104,7 +105,7 @@ def test_a_study_needs_nothing_but_the_way_from_sites_to_the_house_s_port(tmp_pa
     if reason := reason_to_skip():
         pytest.skip(reason)
     with Namespaces(("house", *SITES)) as spaces:
-        network = FlareNetwork(tmp_path, host=HOST)
+        network = FlareNetwork(tmp_path, host=HOST, sites=SITES)
         for name in ("house", *SITES):
             network.extra[name] = spaces.inside(name)
         network.extra[PERSON] = spaces.inside("house")

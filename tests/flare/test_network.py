@@ -129,14 +129,12 @@ def compare_with_embedded(network, study, out, methods=("",)):
 
 
 def test_all_methods_at_once_equal_those_of_one_process(network):
-    rules = 'outcome = "sepsis"\n[discovery]\nprevalence = 0.5\n'
     texts = {
         "taught": TAUGHT,
-        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit", "regression"]\ntarget = "death"\npositive = 1\n'
+        "words": '[study]\nname = "words"\nmethod = ["tree", "rulefit"]\ntarget = "death"\npositive = 1\n'
         '[privacy]\nrelease = "masked"\n[dictionary]\nfile = "words-dictionary.toml"\n[rulefit]\ntrees = 20\n'
         # Left to cross-validation, a penalty comes of folds that each hospital deals by a key of its own.
         'penalty = 0.02\n[evaluate]\nfile = "coast.csv"\n',
-        "found": f'[study]\nname = "found"\nmethod = "discovery"\n{rules}[privacy]\nepsilon = 4.0\n',
     }
     (network.folder / "words-dictionary.toml").write_text(WORDS)
     for site in SITES:
@@ -147,13 +145,8 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         code, said = finish(process)
         assert code == 0, (name, said, {s: network.log(s)[-1500:] for s in ("house", *SITES)})
         assert (out / "report.html").exists()
-        if name == "found":  # with noise
-            found = read_results(out)
-            assert "HR" in json.dumps(found["model"]["body"])
-            assert len(found["card"]["sites"]) == len(SITES)
-            continue
         card = compare_with_embedded(
-            network, studies[name], out, ("tree", "rulefit", "regression") if name == "words" else ("",)
+            network, studies[name], out, ("tree", "rulefit") if name == "words" else ("",)
         )
         assert {site["identity"] for site in card["sites"]} == {
             identity.fingerprint for identity in network.identities.values()
@@ -161,7 +154,7 @@ def test_all_methods_at_once_equal_those_of_one_process(network):
         assert not card["dropouts"]
         assert not [one for one in card["warnings"] if "nobody verified it" in one]
     table = json.loads((running["words"][1] / "metrics.json").read_text())
-    assert list(table["methods"]) == ["tree", "rulefit", "regression"]
+    assert list(table["methods"]) == ["tree", "rulefit"]
     assert table["pick"] in table["methods"]
     assert min(row["auc"] for row in table["methods"].values()) > 0.7
     assert_charged_once(network)
@@ -192,7 +185,7 @@ def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_ot
 
 
 def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
-    """As in one process, and at the price that the plan says; what does not fit is refused before anybody is asked."""
+    """As in one process. With noise: tests/study/test_measured_study.py."""
     sites = [cc.Site(name, cc.Records.read(path)) for name, path in network.records.items()]
     model = cc.DecisionTree("death", positive=1, max_depth=3).fit(sites)
     file = network.folder / "made-elsewhere.json"
@@ -208,38 +201,6 @@ def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
     assert sum(row["patients"] for row in found["subgroups"]["sex"].values()) == count_patients(network)
     assert (out / "report.html").exists()
     assert (out / "card.json").exists()
-
-    paid = network.write_study(
-        "outside-paid",
-        describe("paid", release="private", privacy="epsilon = 1", more=MEASURED + "epsilon = 1\n"),
-    )
-    plan = network.run("evaluate", file, paid, *kit, "--plan", "--json")
-    total = Fraction(json.loads(plan.stdout)["total"])
-    before = spend(network)
-    out = network.folder / "outside-paid-results"
-    assert network.run("evaluate", file, paid, *kit, "--out", out).returncode == 0
-    charged = {site: amount - before[site] for site, amount in spend(network).items()}
-    assert all(0 < one <= total for one in charged.values())
-    assert json.loads((out / "evaluation.json").read_text())["sites"] == {}
-
-    lacking = network.records["north"].read_text().replace("bsa", "burnt", 1)
-    kept = network.records["north"].read_text()
-    network.records["north"].write_text(lacking)
-    try:
-        refused = network.run("evaluate", file, exact, *kit, "--out", network.folder / "lacking")
-    finally:
-        network.records["north"].write_text(kept)
-    assert refused.returncode == 2
-    assert "north: there is no column 'bsa'" in refused.stderr
-    assert not (network.folder / "lacking").exists()
-
-
-def spend(network):
-    spent = {}
-    for site in SITES:
-        with cc.Ledger.open_readonly(network.ledger(site)) as book:
-            spent[site] = book.spent()
-    return spent
 
 
 HOUSE = """[house]
@@ -274,9 +235,6 @@ def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(networ
     question = ["ask", study, "age=63", "bsa=55", "--kit", network.kits / PERSON]
     without = network.run(*question)
     assert (without.returncode, "this consultation is asked with a pass" in without.stderr) == (2, True)
-    refused, _ = network.submit(study, check=False)  # past the command that asks
-    assert refused.returncode == 2
-    assert "the house hands out no counts: this consultation is asked with a pass" in refused.stderr
     before = read_entries(network)
     first = network.run(*question, "--pass", signed)
     assert first.returncode == 0, first.stderr
@@ -289,8 +247,8 @@ def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(networ
     assert read_entries(network) == asked
 
 
-def describe_lossy(name, on_loss, timeout=600):
-    return describe(name, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
+def describe_lossy(name, on_loss, timeout=600, method="tree"):
+    return describe(name, method, more=HOUSE.format(on_loss=on_loss, timeout=timeout))
 
 
 def wait_for(condition, what, patience=PATIENCE, pause=0.01):
@@ -465,7 +423,7 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     frozen, new = stop_midway(network, "coast", before, known)
     try:
         wait_for(lambda: new in list_studies(network, "south"), "the middle of the study")
-        killed = network.write_study("killed", describe_lossy("killed", "stop"))
+        killed = network.write_study("killed", describe_lossy("killed", "stop", method="regression"))
         before = find_job_processes(network, "south")
         second, killed_out = network.start_submit(killed)
         stop_midway(network, "south", before, {*known, new})

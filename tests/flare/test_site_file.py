@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import concilium as cc
 from concilium.errors import KitError
 from concilium.transports.flare.own_files import SiteFile
 
@@ -81,3 +82,24 @@ def test_a_hospital_says_what_stands_for_missing_and_which_columns_are_none_of_a
         None,
         90,
     ]
+
+
+RULE = '"F[0,3] HR >= 100"'
+RULES = """
+[site]
+rules = "rules.csv"
+policy = "policy.toml"
+ledger = "north.ledger"
+"""
+
+
+def test_hospitals_with_rules_of_their_patients_learn_from_them(tmp_path):
+    sites = []
+    for name in ("coast", "north", "south"):
+        (tmp_path / name).mkdir()
+        kit = write(tmp_path / name, RULES)
+        rows = [f"p{number},{'' if number % 10 == 0 else RULE}" for number in range(160)]
+        (kit / "local" / "rules.csv").write_text("\n".join(["patient,rule", *rows]))
+        sites.append(SiteFile.read(kit).open(name))
+    model = cc.RuleDiscovery("sepsis", prevalence=0.5, epsilon=4.0).fit(sites)
+    assert any("HR" in rule.text for rule in model.rules_)

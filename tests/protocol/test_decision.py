@@ -531,7 +531,6 @@ def learn_plain_votes(release):
     ("text", "release"),
     [
         ("sensitivity 0.5", "masked"),
-        ("sensitivity 0.8", "exact"),
         ("sensitivity 1", "exact"),
         ("youden", "masked"),
     ],

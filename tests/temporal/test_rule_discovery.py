@@ -117,8 +117,8 @@ def test_noise_alone_makes_hardly_any_rule():
     """Of twenty thousand templates that nobody has half a one is accepted on average, by the noise that sums have."""
     silent = [[[] for _ in range(400)] for _ in range(3)]
     study = {**STUDY, "bins": {}, "limits": 2, "most_rules": 100, "prevalence": 0.1, "epsilon": 1.0}
-    found = [len(discover(open_sites(silent), **study).rules_) for _ in range(4)]
-    assert sum(found) <= 12  # 2 on average
+    found = [len(discover(open_sites(silent), **study).rules_) for _ in range(2)]
+    assert sum(found) <= 8  # 1 on average
 
 
 def test_the_noise_of_a_sum_is_what_the_search_takes_it_for():

@@ -14,7 +14,6 @@ from concilium.cli.demo_patients import make_ward
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "rule-discovery.md").read_text(encoding="utf-8")
 SEPSIS = REPOSITORY.parent / "shared" / "data" / "sepsis-challenge2019" / "challenge2019_sample2000.parquet"
-AT_HAND = pytest.mark.skipif(not SEPSIS.exists(), reason="the sepsis sample is not at hand")
 NAMES = ["HR", "Temp", "Resp", "MAP"]
 
 
@@ -30,9 +29,10 @@ def write_real_wards():
 
 
 @pytest.mark.filterwarnings("ignore::concilium.records.series_description.OddValues")
-@pytest.mark.parametrize("real", [False, pytest.param(True, marks=AT_HAND)])
-def test_the_page_runs(tmp_path, monkeypatch, capsys, real):
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    """On real stays where they are at hand, on synthetic ones elsewhere."""
     monkeypatch.chdir(tmp_path)
+    real = SEPSIS.exists()
     if real:
         write_real_wards()
     for seed, name in enumerate(("north", "south", "west")):

@@ -17,9 +17,7 @@ from concilium.errors import HouseError, RunStopped
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (id TEXT NOT NULL, fingerprint TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS replies (
-    question TEXT PRIMARY KEY, reply BLOB, silence TEXT
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS replies (question TEXT PRIMARY KEY, reply BLOB, silence TEXT);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 """
 

@@ -284,10 +284,12 @@ class RuleGrammar:
 
     def count_children(self, template: Formula, level: int) -> int:
         """How many templates `expand` would give, without making them; an upper bound where parts are alike."""
+        if level < VARIABLES:
+            return 1
         limits = [part for part in template.walk() if isinstance(part, stl.Limit)]
-        count = 1
-        for limit in limits:
-            count *= len(self._fill_limit(limit, level))
+        unnamed = sum(isinstance(limit.variable, type(HOLE)) for limit in limits)
+        relations = len(self.relations) if level >= STRUCTURE else 1
+        count: int = len(self.edges) ** unnamed * relations ** len(limits)
         return count
 
     def _fill_limit(self, limit: stl.Limit, level: int) -> list[Formula]:
