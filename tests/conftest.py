@@ -63,28 +63,12 @@ def pytest_collection_modifyitems(config, items):
         setattr(test, STATED, settings(stated, max_examples=count))
 
 
-# Seconds that a house waits for its sites in tests that do not say, and from how many it is said to be patient.
-PATIENCE, PATIENT = 600.0, 120.0
-
-
 @pytest.fixture(autouse=True, scope="session")
 def _patient_houses():
-    """A machine that is busy with other things is no site that hangs: tests of those say how long they wait. In all
-    others sites answer in turn on the house's own thread, which is cheaper; in the contract, side by side."""
+    """A machine that is busy with other things is no site that hangs: tests of those say how long they wait."""
     from concilium.protocol.house import House
-    from concilium.transports.embedded import Embedded
 
-    House.__init__.__kwdefaults__["timeout"] = PATIENCE
-    ask_side_by_side = Embedded.ask
-
-    def ask(self, messages, timeout):
-        if timeout < PATIENT or os.environ["PYTEST_CURRENT_TEST"].startswith(
-            "tests/contract/test_contract.py"
-        ):
-            return ask_side_by_side(self, messages, timeout)
-        return {name: self._ask_one(name, message) for name, message in messages.items()}
-
-    Embedded.ask = ask
+    House.__init__.__kwdefaults__["timeout"] = 600.0
 
 
 # Whole models are learned with noise here, so that a test may fail by luck, long after it was written. In CI noise

@@ -1,4 +1,4 @@
-"""What a site's process loads before its first question is what that needs."""
+"""What a site's process loads while it reads its records is what its first questions need."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_every_site_gets_its_own_message_and_a_failure_is_told():
     barrier = threading.Barrier(1)
     sites = {f"s{i}": Meeting(f"s{i}", barrier) for i in range(40)} | {"failing": Failing()}
     messages = {name: name.encode() for name in sites}
-    replies = Embedded(sites).ask(messages, 100)
+    replies = Embedded(sites).ask(messages, 600)
     assert list(replies) == list(messages)
     assert isinstance(silence := replies.pop("failing"), Silence)
     assert str(silence) == "ValueError: no such thing"
@@ -57,7 +57,7 @@ def test_long_answers_are_given_beside_each_other():
     barrier = threading.Barrier(3)
     sites = {name: Meeting(name, barrier) for name in "abc"}
     messages = dict.fromkeys(sites, b"question")
-    assert Embedded(sites).ask(messages, 100) == messages
+    assert Embedded(sites).ask(messages, 600) == messages
 
 
 def test_who_was_not_reached_in_time_is_not_asked_afterwards(monkeypatch):
@@ -88,7 +88,7 @@ def test_nothing_is_held_of_a_site_that_answered():
     site = Meeting("s", threading.Barrier(1))
     gone = weakref.ref(site)
     before = set(threading.enumerate())
-    assert Embedded({"s": site}).ask({"s": b"?"}, 100) == {"s": b"?"}
+    assert Embedded({"s": site}).ask({"s": b"?"}, 600) == {"s": b"?"}
     del site
     for worker in set(threading.enumerate()) - before:
         worker.join(600)

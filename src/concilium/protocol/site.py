@@ -340,13 +340,8 @@ class Site:
             return Identity.create()
         return Identity.at(path if path is not None else f"{self.ledger.path}.identity")
 
-    @property
-    def people(self) -> int:
-        """How many patients it holds: for the hospital alone."""
-        return self._context.patients
-
     def __repr__(self) -> str:
-        return f"Site({self.name!r}, {self.people} patients)"
+        return f"Site({self.name!r}, {self._context.patients} patients)"
 
 
 def _derive_secret(identity: Identity, purpose: str) -> bytes:

@@ -78,10 +78,11 @@ class FlareSite(Executor):  # type: ignore[misc]
         return make_reply(ReturnCode.TASK_UNSUPPORTED)
 
     def _open(self, kit: Path, name: str) -> None:
+        rehearsing = threading.Thread(target=rehearse, daemon=True)
+        rehearsing.start()
         try:
             site = SiteFile.read(kit).open(name)
-            if site.people > FEW:
-                rehearse()
+            rehearsing.join()
         except ConciliumError as error:
             log.error("%s; fix it, and have the study submitted again", error)
             self._problem = CANNOT
@@ -127,14 +128,13 @@ def _find_kit(fl_ctx: Any) -> Path:
     return Path(fl_ctx.get_workspace().get_root_dir())
 
 
-# Tables of so few patients are mostly counted without kernels (protocol/counts.py), which take longer to load than to
-# do without; synthetic ones of so many patients are not.
-FEW, PATIENTS = 400, 3000
+# Fewer are counted without kernels (protocol/counts.py).
+PATIENTS = 3000
 
 
 def rehearse() -> None:
-    """Learn a tree of synthetic patients before the first question, so that it is answered as quickly as those after
-    it: what a process loads once, kernels above all, is there by then.
+    """Learn a tree of synthetic patients while the records are read, so that the first question is answered as quickly
+    as those after it: what a process loads once, kernels above all, is there by then.
 
     Nothing of it stays, and nothing leaves. If it fails, the site answers all the same.
     """
