@@ -312,7 +312,11 @@ def listen(host: str, port: int, option: str) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = min(found, key=lambda one: one[0] != socket.AF_INET)
         either = host == "::" and socket.has_dualstack_ipv6()
-        return socket.create_server(address[:2], family=family, dualstack_ipv6=either)
+        listener = socket.create_server(address[:2], family=family, dualstack_ipv6=either)
+        # Connections take this over. An answer leaves in two parts, and the second would wait for the first to be
+        # acknowledged, some 40 ms: asyncio sets it on sockets of its own making only.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except socket.gaierror:
         raise ConciliumError(f"{host} is no address of this machine; choose another --host") from None
     except (OSError, OverflowError) as error:
