@@ -23,7 +23,7 @@ import concilium
 from concilium.console.audit_trail import AuditTrail
 from concilium.console.client_tokens import ClientBook, ClientError, TokenError
 from concilium.console.connections import Decisions, TimedConnections
-from concilium.console.gateway import Message, listen, make_server, write_address
+from concilium.console.gateway import Message, listen, make_server, run_server, write_address
 from concilium.console.serving import LOOPBACK, ConsoleError
 from concilium.consult.cds_hooks import CdsError, CdsService, Feedback, HookCall
 from concilium.consult.fhir_validation import require_validation
@@ -309,4 +309,4 @@ def serve_cds(
         scheme = "http" if tls is None else "https"
         announce(f"{scheme}://{write_address(host, listener.getsockname()[1])}{ROOT}")
         with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[listener])
+            run_server(server, listener)

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 MOST_CONNECTIONS = 200
 MOST_BYTES_KEPT = 128 * 1024 * 1024
-DECISIONS, DECISIONS_OF_A_PEER = 4, 2
+DECISIONS = 4
 SECONDS_BETWEEN_WARNINGS = 60.0
 
 
@@ -159,16 +159,17 @@ class TimedConnections(Connections):
 
 
 class Decisions:
-    """Decides about a few messages at a time, each in a thread, and about few of one peer."""
+    """Decides about a few messages at a time, each in a thread, and about one of a peer: two at a time take turns, and
+    together longer."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(DECISIONS, "decision")
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, peer: str, decide: Callable[[], Result]) -> Result:
         turn = self._turns.get(peer)
         if turn is None:
-            turn = self._turns[peer] = asyncio.Semaphore(DECISIONS_OF_A_PEER)
+            turn = self._turns[peer] = asyncio.Lock()
         async with turn:
             return await asyncio.get_running_loop().run_in_executor(self._threads, decide)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from concilium.console.access import Access, UserBook
 from concilium.console.audit_trail import AuditTrail
-from concilium.console.gateway import listen, make_server, write_address
+from concilium.console.gateway import listen, make_server, run_server, write_address
 from concilium.console.guard import GuardedApp
 from concilium.console.results_folder import FileCache, ResultsFolder, read_figures
 from concilium.console.study_form import read_study_form
@@ -163,4 +163,4 @@ def serve_console(
         token = f"/login?token={access.token}" if access.token else "/"
         announce(f"{'http' if tls is None else 'https'}://{place}{token}")
         with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[listener])
+            run_server(server, listener)

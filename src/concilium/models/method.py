@@ -576,13 +576,15 @@ class Method(Proposal[B]):
             return []
         if any("Measure " in one for one in explanation.sentences):  # a tree knows what it asks next
             return []
+        entered = bool(set(patient) & set(self.attributes_))
+        asked = any(one.startswith(("Not entered", "Not known")) for one in explanation.sentences)
+        if entered and (not asked or self.way_out.bounded):  # noise may have ranked them
+            return []
         told = self.importances()
         name = next((one for one in told if one not in patient), "")
-        if not set(patient) & set(self.attributes_):
+        if not entered:
             return [f"Nothing that the model asks for was entered. Measure {name} first."]
-        if not any(one.startswith(("Not entered", "Not known")) for one in explanation.sentences):
-            return []
-        if self.way_out.bounded or told.get(name, 0.0) < LEAST_TOLD:  # noise may have ranked them
+        if told.get(name, 0.0) < LEAST_TOLD:
             return []
         return [f"Of what was not entered {name} tells most: measure it first."]
 

@@ -410,6 +410,8 @@ class RuleFit(RiskByHorizon[RuleBody]):
     def _vary_heights(self, patient: Mapping[str, Any], source: NewPatients) -> float:
         """What the noise in the shapes of a private model adds to the variance of a patient's log odds."""
         variance, terms = 0.0, self.body.terms
+        if not self.body.curves:
+            return variance
         weights = {
             term.attribute: self.coef_[column]
             for column, term in enumerate(terms.in_order)
