@@ -197,6 +197,7 @@ def separated_patients():
 def test_separation_is_said_and_has_no_interval():
     model = fit("binomial", separated_patients(), attributes=["age", "marker"])
     assert model.body.separated == ["marker"]
+    assert "the outcome is separated by marker: no finite coefficient there" in model.text()
     assert model.body.estimates[2].error is None
     assert any(
         "marker: separates the outcome" in one and "firth = true" in one for one in model.card.warnings

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, ModelError, StudyError
+from concilium.errors import HouseError, ModelError, StudyError, name_some
 from concilium.models.explanation import Explanation
 from concilium.models.intervals import WITHIN_95
 from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
@@ -492,6 +492,11 @@ class Regression(TermModel[RegressionBody]):
             lines.append(f"intervals and p-values by {self.errors} errors")
         if body.patients is not None:
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
+        if body.separated:
+            lines.append(
+                f"the outcome is separated by {name_some(body.separated)}: no finite coefficient there, nor a prediction "
+                "to rely on; take firth = True, or state fewer attributes"
+            )
         if body.family == NEGATIVE_BINOMIAL:
             lines.append(f"the variance of a count is its mean m + {say_number(body.dispersion)} m^2")
         if body.spread_of_intercepts is not None:
