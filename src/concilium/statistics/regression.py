@@ -494,8 +494,8 @@ class Regression(TermModel[RegressionBody]):
             lines.append(f"{body.patients} patients; {body.left_out} with a missing value left out")
         if body.separated:
             lines.append(
-                f"the outcome is separated by {name_some(body.separated)}: no finite coefficient there, nor a prediction "
-                "to rely on; take firth = True, or state fewer attributes"
+                f"the outcome is separated by {name_some(body.separated)}: no finite coefficient there, nor a "
+                "prediction to rely on; take firth = True, or state fewer attributes"
             )
         if body.family == NEGATIVE_BINOMIAL:
             lines.append(f"the variance of a count is its mean m + {say_number(body.dispersion)} m^2")
