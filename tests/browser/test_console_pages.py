@@ -3,6 +3,7 @@ finds them."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -192,16 +193,18 @@ def test_axe_finds_nothing(pages: Any, place: str) -> None:
 
 
 def test_a_form_and_a_text_follow_each_other(pages: Any) -> None:
+    from playwright.sync_api import expect
+
     page, _, base, complaints = pages
     complaints.clear()
     page.goto(f"{base}/scientist/study/rules/study.toml")
     with page.expect_response(lambda reply: reply.request.method == "POST"):
         page.get_by_label("trees", exact=True).fill("25")
-    page.wait_for_function("document.getElementById('text').value.includes('trees = 25')")
+    expect(page.locator("#text")).to_have_value(re.compile("trees = 25"), timeout=30_000)
     text = page.locator("#text").input_value()
     with page.expect_response(lambda reply: reply.request.method == "POST"):
         page.locator("#text").fill(text.replace("trees = 25", "trees = 30"))
-    page.wait_for_function("document.querySelector('[name=\"f.rulefit.trees\"]').value === '30'")
+    expect(page.locator('[name="f.rulefit.trees"]')).to_have_value("30", timeout=30_000)
     assert complaints == []
 
 

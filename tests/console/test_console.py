@@ -391,7 +391,9 @@ def test_a_cookie_is_signed_and_kept_from_scripts(folder: Path, users: Path) -> 
         assert part in header
     assert reply.headers["strict-transport-security"]
     cookie = client.cookies["__Host-concilium"]
-    forged = TestClient(app, base_url="https://ward.example", cookies={"__Host-concilium": cookie[:-1] + "x"})
+    # Of the last sign of a signature two bits say nothing.
+    other = f"{cookie[:-3]}{'x' if cookie[-3] != 'x' else 'y'}{cookie[-2:]}"
+    forged = TestClient(app, base_url="https://ward.example", cookies={"__Host-concilium": other})
     assert forged.get("/", follow_redirects=False).status_code == 303
 
 
