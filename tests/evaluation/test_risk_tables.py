@@ -152,7 +152,7 @@ def test_noise_alone_tells_nothing() -> None:
 def test_a_plan_says_below_how_many_patients_noise_leaves_no_figures() -> None:
     """A study of 569 patients paid for a measurement that could tell nothing."""
     for rho, groupings in ((Fraction("0.02"), 0), (Fraction("0.5"), 2)):
-        needed = int(re.search(r"fewer than about (\d+) with", say_needed(rho, groupings))[1])
+        needed = int(re.search(r"below about (\d+) with", say_needed(rho, groupings))[1])
         edges, risks = lay_grid(0.5, noisy=True)
         for events, told in ((needed, True), (needed - 1, False)):
             counts = [[100 * needed, 0], *[[0, 0]] * (len(risks) - 2), [0, events]]

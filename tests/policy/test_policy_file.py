@@ -114,6 +114,7 @@ def test_the_policy_s_own_secret_comes_before_the_site_s() -> None:
         ("[release]\nconstraints = 'x'", "no key 'constraints'"),
         ("[constraint]\ntext = 'x'", r"no section \[constraint\]; did you mean 'constraints'"),
         ("constraints = 'graph'", r"constraints must be a section, written \[constraints\]"),
+        ("[[release]]\nminimum_cell = 5", r"release must be a section, written \[release\]"),
         ("[constraints]\ntex = ''", r"\[constraints\] has no key 'tex'; did you mean 'text'"),
         ("[constraints]\ntext = 5", "text must be text in quotes"),
         ("[constraints]\nsecret = 'x'", "either text or file"),

@@ -309,10 +309,10 @@ def backup(
 
 def existing(file: Path) -> Path:
     """The file, which must be there: changing a ledger never makes one."""
-    from concilium.ledger.file import missing
+    from concilium.ledger.file import no_ledger
 
     if not file.exists():
-        raise missing(file)
+        raise no_ledger(file)
     return file
 
 

@@ -342,7 +342,7 @@ def open_in_memory() -> LedgerFile:
     return LedgerFile(":memory:", _connect(":memory:"))
 
 
-def missing(path: str | os.PathLike[str]) -> LedgerError:
+def no_ledger(path: str | os.PathLike[str]) -> LedgerError:
     """What to say where a ledger is asked for that is not there."""
     return LedgerError(
         f"there is no ledger {os.fspath(path)}; check the path (a study makes one for a [[site]] with a line "
@@ -358,7 +358,7 @@ def open_to_read(path: str | os.PathLike[str]) -> LedgerFile:
     """
     place = Path(path)
     if not _exists(place):
-        raise missing(place)
+        raise no_ledger(place)
     real = place.resolve()
     log, index = Path(f"{real}-wal"), Path(f"{real}-shm")
     if log.exists() and index.exists():

@@ -31,7 +31,7 @@ from concilium.errors import LedgerError
 from concilium.ledger import chain as chain
 from concilium.ledger.budgets import BY_STEWARD, Allowance, Balance, settle
 from concilium.ledger.chain import SETTINGS, Entry, Head, LedgerSettings, Tail
-from concilium.ledger.file import LedgerFile, missing, open_to_read, open_to_write, require_text, write_copy
+from concilium.ledger.file import LedgerFile, no_ledger, open_to_read, open_to_write, require_text, write_copy
 from concilium.ledger.head import HeadFile, find_problem, find_swap, name_site, read_head
 from concilium.ledger.mask_store import SqliteMaskStore
 from concilium.ledger.memory import (
@@ -148,7 +148,7 @@ class Ledger(LedgerMemory, RefusalLog):
         if not require_text(reason, "reason").strip():
             raise LedgerError(f"to accept {os.fspath(path)} as it is needs a reason, which is entered")
         if not Path(path).exists():
-            raise missing(path)
+            raise no_ledger(path)
         ledger = cls.__new__(cls)
         ledger._file = open_to_write(path, lambda file: None)
         ledger._records = None

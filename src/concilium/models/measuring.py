@@ -36,7 +36,7 @@ from concilium.records.dictionary import DictionaryEntry
 
 # Log odds from here to there, and the width of a bin: without noise, and with it.
 ENDS, WIDTH, NOISY_WIDTH = 6.0, 0.125, 0.5
-# Figures are told of more patients with the outcome, and without it, than so many standard deviations of the noise.
+# Noise hides all figures below this many of its standard deviations, of patients with the outcome or without it.
 DEVIATIONS = 3.0
 # A model with more different risks than this is measured in bins of log odds.
 MOST_LEVELS, MOST_NOISY_LEVELS = 64, 24
@@ -203,15 +203,16 @@ def ask_table(
 
 
 def say_needed(rho: Fraction | None, groupings: int = 0) -> str:
-    """Without how many patients of each outcome noise at this price leaves no figures; nothing where there is none.
+    """Below how many patients of each outcome noise at this price may hide all figures; nothing without a price.
 
-    Hospitals that some partners may collude against add more noise than this counts.
+    A tree with few risks has fewer bins, and needs fewer patients. Where some partners may collude, hospitals add
+    more noise than this counts.
     """
     if not rho:
         return ""
     cells = len(lay_grid(0.5, noisy=True)[1])
     needed = ceil(DEVIATIONS * sqrt(cells * (1 + groupings) / (2 * rho)))
-    return f"; no figures of fewer than about {needed} with the outcome, or without it"
+    return f"; below about {needed} with the outcome, or without it, noise may hide all figures"
 
 
 def find_place(model: Method[Any], positive: Value | None) -> int:

@@ -390,6 +390,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError(f"{path}: is nested too deeply to be a policy") from None
         if wrong := find_wrong_section(document, SECTIONS):
             raise PolicyError(f"{path}: {wrong}")
+        for name, content in document.items():
+            if isinstance(content, list):  # [[release]], which stands there once
+                raise PolicyError(f"{path}: {name} must be a section, written [{name}]")
         keys = [field for field in cls.__struct_fields__ if field not in (*SECTIONS, "secret")]
         settings: dict[str, Any] = dict(document.get("release", {}))
         for name in settings:

@@ -138,7 +138,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
         )
 
     def _boost(self, cohort: Cohort, trees: int) -> tuple[Rule, ...]:
-        """The rules of so many trees over these patients, or some of them where they are very many."""
+        """The rules of this many trees, over these patients or a sample of them."""
         learning = draw_some(cohort, self.seed)
         support = self.support if cohort.support is None else cohort.support
         outcome = fill_room(

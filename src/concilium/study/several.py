@@ -309,9 +309,8 @@ def _choose(study: Study, results: Mapping[str, StudyResults]) -> _Pick:
     rows = {method: _tabulate_row(one) for method, one in results.items()}
     measured = {method: row for method, row in rows.items() if row.get(key) is not None}
     if not measured:
-        asked = any(one.metrics.get("notes") for one in results.values())
-        more = "see why above" if asked else "give the study [evaluate]"
-        return _Pick(None, f"nothing was measured: {more}")
+        notes = [note for one in results.values() for note in one.metrics.get("notes", ())]
+        return _Pick(None, f"nothing was measured: {notes[-1] if notes else 'give the study [evaluate]'}")
     telling = {method: row for method, row in measured.items() if key == "rmse" or not tells_nothing(row)}
     if not telling:
         return _Pick(
