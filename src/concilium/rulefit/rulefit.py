@@ -33,6 +33,7 @@ from concilium.models.method import (
     read_epsilon,
     read_value,
 )
+from concilium.models.outcome import WIDE_EDGES
 from concilium.models.prediction import AnyPatients, NewPatients
 from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import CallingRule, DecisionRule, probability
@@ -48,7 +49,6 @@ from concilium.records.columns import label
 from concilium.records.dictionary import say_value
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.cross_validation import PenaltyTried
-from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import build, find_codes
 from concilium.rulefit.exports import Adapt, adapt_body, to_cql, to_pmml
 from concilium.rulefit.fit_questions import DEALT, HELD_OUT

@@ -28,6 +28,7 @@ from concilium.models.method import (
     Values,
     documented,
 )
+from concilium.models.outcome import Outcome, find_range
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import PERCENT_LEFT_OUT, CallingRule, DecisionRule, probability
@@ -84,6 +85,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     )
     body_type: ClassVar[type[ShapeBody]] = ShapeBody
     against_rest: ClassVar[bool] = True
+    predicts_numbers: ClassVar[bool] = True
 
     target: Target
     positive: PositiveClass = None
@@ -146,7 +148,16 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         if self.way_out.bounded:
             PrivateShapes(self).check()
 
+    @property
+    def measured(self) -> Outcome | None:
+        """The number that is predicted, within the range that `bins` give; None where classes are."""
+        if self.positive is not None or self.target not in self.bins:
+            return None
+        return find_range(self.target, self.bins[self.target])
+
     def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.kind != "majority" and self.measured is not None:
+            return f"{self.target!r} is a number, and none of two classes"
         if rule.tallied and self.way_out.bounded:
             return (
                 "what a private one is told does not say how many patients have which chance, and one more question "
