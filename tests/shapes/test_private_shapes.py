@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import StudyError
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
@@ -74,7 +75,7 @@ def test_no_patient_moves_an_answer_by_more_than_its_sensitivity(
         query="",
         target="y",
         attributes=ATTRIBUTES,
-        positive="yes",
+        outcome=Outcome(positive="yes"),
         directions=tuple(Direction(at, tuple(listed[: sizes[at]])) for at, listed in heights),
         cap=cap,
         lead=0.3,

@@ -20,6 +20,8 @@ from concilium.records.columns import Coded, label
 # Public edges for a second look at a column of which no patient lies between the study's own.
 WIDE_EDGES = DECADES
 
+CELLS_OF_RANGE = 16
+
 # Given attributes: their histograms, missing first, by name.
 AskHistograms = Callable[[Sequence[Attribute]], Conversation[dict[str, NDArray[np.int64]]]]
 
@@ -133,11 +135,16 @@ def find_range(target: str, edges: Sequence[float]) -> Outcome:
     return Outcome(low=edges[0], high=edges[-1])
 
 
+def cut_range(outcome: Outcome) -> tuple[float, ...]:
+    """Public edges between the ends of a number's range. The upper end itself is in it, and a bin would begin there."""
+    *edges, last = np.linspace(*outcome.ends, CELLS_OF_RANGE + 1).tolist()
+    return (*edges, math.nextafter(last, math.inf))
+
+
 def check_range(target: str, outcome: Outcome, ask: AskHistograms) -> Conversation[list[str]]:
     """StudyError where no patient's number lies in the range that the study states; what to say where some do not."""
     low, high = outcome.ends
-    # The upper end itself is in the range, and a bin would begin with it.
-    edges = (low, math.nextafter(high, math.inf))
+    edges = cut_range(outcome)[::CELLS_OF_RANGE]
     histogram = (yield from ask([Attribute(target, edges)]))[target]
     if missed(histogram):
         wide = (yield from ask([Attribute(target, WIDE_EDGES)]))[target]

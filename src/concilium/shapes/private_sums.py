@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PLACES = 16
 MOST_DIRECTIONS, LARGEST_CAP = 1000, 100.0
-MOST_PAIRS, MOST_CELLS_OF_PAIR = 50, 400
+MOST_PAIRS, MOST_CELLS_OF_PAIR = 500, 1001
 
 
 class Direction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
