@@ -103,7 +103,7 @@ class RuleFit(RiskByHorizon[RuleBody]):
     description: ClassVar[str] = "rules and linear terms in one sparse model over all sites"
     body_type: ClassVar[type[RuleBody]] = RuleBody
     against_rest: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked")
     pure_releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled table: every site makes rules of its own patients, and one table would make "

@@ -120,7 +120,10 @@ class ShapeFit:
             PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
             PlannedQuestion("counts", None, "histograms of numbers, for cutoffs"),
             PlannedQuestion(
-                "shapes.sums", None, "about twenty times: residuals and weights in the cells of shapes"
+                "shapes.sums",
+                None,
+                f"about {'twenty' if model.measured is None else 'eight'} times: residuals and weights in the cells of "
+                "shapes",
             ),
         ]
         if model.rule.tallied:

@@ -86,7 +86,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     )
     body_type: ClassVar[type[ShapeBody]] = ShapeBody
     against_rest: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
 
     target: Target
     positive: PositiveClass = None

@@ -336,12 +336,13 @@ class Study(sections.About, frozen=True, kw_only=True):
         if not self.method_type.predicts_numbers:
             problem = (
                 f"is the target; bins are for attributes, since method = {self.method!r} predicts classes: a number is "
-                'predicted by method = "rulefit"'
+                'predicted by method = "shapes" or "rulefit"'
             )
-        elif self.way_out.bounded:
+        elif self.release not in self.method_type.predicts_numbers:
             problem = (
-                "is the target, and a private study predicts yes or no: take it out of [bins] and state its classes "
-                'under [values], or predict a number with release = "exact" or "masked"'
+                f"is the target, and a {self.release} {self.method} predicts yes or no: take it out of [bins] and "
+                'state its classes under [values], or predict a number with method = "shapes", or with release = '
+                '"exact" or "masked"'
             )
         elif self.positive is not None:
             problem = (
