@@ -208,7 +208,12 @@ def draw_directions(dice: Random) -> AskDirections:
         query=draw_query(dice),
         target=target,
         attributes=tuple(attributes),
-        positive=dice.choice([value for value in POOL[target] if value != float("inf")]),
+        outcome=dice.choice(
+            [
+                Outcome(low=-2.0, high=dice.choice([3.0, 1e9])),
+                *(Outcome(positive=value) for value in POOL[target] if value != float("inf")),
+            ]
+        ),
         directions=tuple(
             Direction(place, tuple(dice.choices(numbers, k=attributes[place].size))) for place in drawn
         ),

@@ -81,6 +81,7 @@ MOST_CROSSED = 40
 LEAST_EVIDENCE, SURE_OF_PAIR = 3.0, 0.7
 MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
+LEAST_SPREAD = 2.0**-18  # squared, of a number in its steps: less is rounding
 LEAST_SQUARES = 1e-9  # of those of a number, that are left to explain where patients are alike
 # The rounding of points may take this part of the variance of the log odds.
 ROUNDED_AWAY = 0.01
@@ -314,9 +315,10 @@ class _Fit:
             return fit, _log_odds(sums.events, sums.patients)
         mean = sums.events / sums.patients
         squares = 2 * sums.loss - sums.patients * mean**2
-        if squares <= 1e-9 * sums.patients:
+        if squares <= LEAST_SPREAD * sums.patients:
             raise HouseError(
-                f"all patients of the query have the same {self.model.target}: there is nothing to predict"
+                f"all patients of the query have the same {self.model.target}, or nearly so for its range: there is "
+                "nothing to predict"
             )
         return replace(fit, squares=squares), mean
 
