@@ -558,8 +558,8 @@ def _unit(shape: _Shape) -> Vector:
 def _find_directions(kept: list[_Shape], evidence: list[Evidence], noise: float) -> list[Direction]:
     """What is still in doubt of each shape, as directions over its codes, longer where more is in doubt.
 
-    `noise`: the variance of what gradients will say along all of them, were they one. Lengths are those that leave least
-    in doubt (water-filling): where noise is large few directions get all of it.
+    `noise`: the variance of what gradients will say along all of them, were they one. Lengths are those that leave
+    least in doubt (water-filling): where noise is large few directions get all of it.
     """
     found: list[tuple[float, int, Vector]] = []
     for place, (shape, one) in enumerate(zip(kept, evidence, strict=True)):
