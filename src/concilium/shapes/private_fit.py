@@ -259,10 +259,7 @@ class _PrivateFit:
         own = [evidence[shape.place] for shape in kept]
         state = _State(kept, patients * weight, np.eye(len(kept)) if overlap is None else overlap)
         state.add_tables(np.concatenate([one.target for one in own]), begun.noise)
-        gradients = FEW * prices.first + MANY * prices.later + left
-        variance = self.partners.variance(gradients, Fraction(CAP) ** 2 + Fraction(LEAD) ** 2)
-        noise = float(variance) * float(self.partners.noise_factor) / self.unit**2
-        directions = _find_directions(kept, own, noise / (patients * weight) ** 2)
+        directions = _find_directions(kept, own)
         state.move_to(np.zeros(end))
         ask = _Gradients(self, among, directions, state, begun.start)
         for _ in range(FEW):
@@ -555,12 +552,8 @@ def _unit(shape: _Shape) -> Vector:
     return unit
 
 
-def _find_directions(kept: list[_Shape], evidence: list[Evidence], noise: float) -> list[Direction]:
-    """What is still in doubt of each shape, as directions over its codes, longer where more is in doubt.
-
-    `noise`: the variance of what gradients will say along all of them, were they one. Lengths are those that leave
-    least in doubt (water-filling): where noise is large few directions get all of it.
-    """
+def _find_directions(kept: list[_Shape], evidence: list[Evidence]) -> list[Direction]:
+    """What is still in doubt of each shape, as directions over its codes, longer where more is in doubt."""
     found: list[tuple[float, int, Vector]] = []
     for place, (shape, one) in enumerate(zip(kept, evidence, strict=True)):
         centred = shape.heights - shape.shares @ shape.heights
@@ -573,22 +566,13 @@ def _find_directions(kept: list[_Shape], evidence: list[Evidence], noise: float)
                 found.append((float(values[at]), place, heights))
     if not found:
         found = [(1.0, place, np.ones(len(shape.shares))) for place, shape in enumerate(kept[:1])]
-    lengths = fill_lengths(np.array([value for value, _, _ in found]), noise)
+    largest = max(value for value, _, _ in found)
+    found = [one for one in found if one[0] > LEAST_DOUBT * largest]
+    total = math.sqrt(sum(value ** (2 * FLATTEN) for value, _, _ in found))
     return [
-        Direction(place, tuple((heights * length).tolist()))
-        for length, (_, place, heights) in zip(lengths.tolist(), found, strict=True)
-        if length > 0
+        Direction(place, tuple((heights * value**FLATTEN / total).tolist()))
+        for value, place, heights in found
     ]
-
-
-def fill_lengths(doubts: Vector, noise: float) -> Vector:
-    """Lengths, squares adding up to 1, that leave least in doubt when each direction is told with noise / length^2."""
-    order = np.sort(doubts)[::-1]
-    for count in range(len(order), 0, -1):
-        level = (1 + noise * float((1 / order[:count]).sum())) / count
-        if level > noise / order[count - 1]:
-            break
-    return np.sqrt(np.maximum(level - noise / doubts, 0.0))
 
 
 @dataclass(frozen=True)

@@ -427,7 +427,7 @@ def _choose_places(
     return int(np.clip(math.ceil(10 - math.log2(max(deviation, 1e-6))), 0, MOST_PLACES))
 
 
-def _step(sums: NoisySums, at: Vector, family: str, most: float) -> PrivateEnd:
+def _step(sums: NoisySums, at: Vector, family: str, most: float = LARGEST_STEP) -> PrivateEnd:
     """One step, at most so far (columns lie between -1 and 1). Information that noise could have made is lifted to
     where it is not."""
     values, vectors = np.linalg.eigh(sums.information)
