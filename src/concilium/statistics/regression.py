@@ -93,7 +93,7 @@ class Regression(TermModel[RegressionBody]):
     description: ClassVar[str] = "a regression with confidence intervals over all sites"
     body_type: ClassVar[type[RegressionBody]] = RegressionBody
     against_rest: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     decides: ClassVar[str] = "the likelier class is predicted"
     differs_from_pooled: ClassVar[str] = (
         "equals the pooled regression to eight digits, not to the last bit; errors clustered by hospital need hospitals"
