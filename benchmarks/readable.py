@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--epsilons", default=".5,1,3")
     parser.add_argument("--tables", default="")
-    parser.add_argument("--only", default="", help="only methods with this in their names: epsilon, for private ones")
+    parser.add_argument(
+        "--only", default="", help="only methods with this in their names: epsilon, for private ones"
+    )
     parser.add_argument("--without", default="", help="methods whose names begin so are not run")
     parser.add_argument("--again", default="", help="methods whose names begin so are measured again")
     parser.add_argument("--environment", type=Path, default=Path("build/readable"))
