@@ -159,3 +159,15 @@ def _site_streams():
     from concilium.transports.embedded import Embedded
 
     Embedded._ask_one = _Replay.name_sites(Embedded._ask_one)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cheap_passwords():
+    """A password takes a sixth of a second of a processor, on purpose, and pages are opened by hundreds of people."""
+    from argon2 import PasswordHasher
+
+    from concilium.console import access
+
+    make = access._make_hasher
+    access._make_hasher = lambda: PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    access._make_hasher.__wrapped__ = make
