@@ -161,6 +161,8 @@ SITE = textwrap.dedent(
     sys.path[:0] = [sys.argv[2], sys.argv[2] + "/.."]
     from agreed import deliver
     from conversation import ROWS, schema_message
+    from concilium.ledger import file
+    file.CHECKPOINT_SECONDS = 1.0  # so long it waits for another process to say that it wrote: there is none
     site = cc.Site("north", cc.Records.from_rows(ROWS), ledger=sys.argv[1])
     for line in sys.stdin:
         for number in range(int(line)):
