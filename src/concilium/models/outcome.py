@@ -9,18 +9,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import DoesNotFit, MessageError, StudyError
+from concilium.errors import DoesNotFit, HouseError, MessageError, StudyError
 from concilium.models.threshold import probability
 from concilium.protocol.attributes import Attribute
-from concilium.protocol.cohort import Cohort
+from concilium.protocol.cohort import MOST_INTEGER_VALUES, Cohort
 from concilium.protocol.grid import DECADES
 from concilium.protocol.questions import Conversation
-from concilium.records.columns import Coded, label
+from concilium.protocol.schema import set_against_rest
+from concilium.records.columns import Coded, Value, label
 
 # Public edges for a second look at a column of which no patient lies between the study's own.
 WIDE_EDGES = DECADES
 
 CELLS_OF_RANGE = 16
+FEW = 10  # patients of a class; a model of fewer says so
 
 # Given attributes: their histograms, missing first, by name.
 AskHistograms = Callable[[Sequence[Attribute]], Conversation[dict[str, NDArray[np.int64]]]]
@@ -104,6 +106,49 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return np.ones_like(predictor)
         chance = probability(predictor)
         return chance * (1 - chance)
+
+
+def refuse_number(target: str, found: Sequence[Value]) -> None:
+    """StudyError where a target without a range has so many numbers as values that it is a number itself."""
+    numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(found) or len(found) <= MOST_INTEGER_VALUES:
+        return
+    low, high = min(numbers), max(numbers)
+    raise StudyError(
+        f"{target!r} is a number: hospitals have {len(found)} values of it, {say_number(low)} to {say_number(high)}. "
+        f"ShapeModel, RuleFit and Regression (family = 'gaussian') predict it within its range, bins = "
+        f"{{{target!r}: [{low:g}, {high:g}]}}. To tell one value from all others, state that as 'positive'"
+    )
+
+
+def order_classes(target: str, found: Sequence[Value], positive: Value | None) -> list[Value]:
+    """The two classes of a target with these values, the positive one second: it, and all others together."""
+    if len(found) < 2:
+        only = f"{target} = {label(found[0])}" if found else f"no {target}"
+        raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
+    if positive is None:
+        if len(found) > 2:
+            refuse_number(target, found)
+            shown = ", ".join(map(label, found[:5])) + (", ..." if len(found) > 5 else "")
+            raise StudyError(f"{target!r} has {len(found)} values ({shown}): say which is 'positive'")
+        return list(found)
+    own = [value for value in found if label(value) == label(positive)]
+    if not own:
+        raise StudyError(
+            f"no patient has {target} = {label(positive)}; there are {', '.join(map(label, found[:10]))}"
+        )
+    return [*set_against_rest(own[0], [value for value in found if value is not own[0]])]
+
+
+def warn_of_few(target: str, classes: Sequence[Value], counts: Sequence[float]) -> list[str]:
+    """A caution where a class has fewer patients than anything can be learned from."""
+    fewest, rarest = min(zip(counts, map(label, classes), strict=True))
+    if fewest >= FEW:
+        return []
+    return [
+        f"{fewest:.0f} of {sum(counts):.0f} patients have {target} = {rarest}: too few to learn from. What the model "
+        "says about it may be chance"
+    ]
 
 
 def say_number(value: float, sign: str = "") -> str:

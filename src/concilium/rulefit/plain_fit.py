@@ -21,7 +21,15 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError, name_some
 from concilium.models.grid import CUTOFFS, find_edges, find_groups, say_alike, say_two_units
 from concilium.models.method import as_written
-from concilium.models.outcome import WIDE_EDGES, Outcome, check_range, find_range, missed, say_missed
+from concilium.models.outcome import (
+    WIDE_EDGES,
+    Outcome,
+    check_range,
+    find_range,
+    missed,
+    order_classes,
+    say_missed,
+)
 from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide, probability, warn_of_all_flagged
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
 from concilium.privacy.mechanisms import LARGEST_SCALE
@@ -34,10 +42,9 @@ from concilium.protocol.schema import (
     find_cautions,
     find_numbers,
     say_left_out,
-    set_against_rest,
 )
 from concilium.protocol.sums import choose_places
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value
 from concilium.rulefit import fedda, generation, newton
 from concilium.rulefit.body import PenaltyChoice, RuleBody, TakenTerm
 from concilium.rulefit.cross_validation import Validated, choose_penalty
@@ -220,29 +227,9 @@ class PlainFit:
         target = self.rulefit.target
         if measured:
             return [], find_range(target, self.rulefit.bins[target])
-        classes = present(value for schema in schemas.values() for value in schema.classes)
-        if len(classes) < 2:
-            only = f"{target} = {label(classes[0])}" if classes else f"no {target}"
-            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
-        return self._order_classes(classes)
-
-    def _order_classes(self, classes: Sequence[Value]) -> tuple[list[Value], Outcome]:
-        """The two classes of a target with these values, the positive one second."""
-        target, positive = self.rulefit.target, self.rulefit.positive
-        if positive is None:
-            if len(classes) > 2:
-                raise StudyError(
-                    f"{target!r} has {len(classes)} values ({', '.join(map(label, classes[:5]))}, ...): say which is "
-                    f"'positive', or give its range in 'bins' if it is a number"
-                )
-            return list(classes), Outcome(positive=classes[1])
-        own = [value for value in classes if label(value) == label(positive)]
-        if not own:
-            raise StudyError(
-                f"no patient has {target} = {label(positive)}; there are {', '.join(map(label, classes[:10]))}"
-            )
-        others = [value for value in classes if value is not own[0]]
-        return [*set_against_rest(own[0], others)], Outcome(positive=own[0])
+        found = present(value for schema in schemas.values() for value in schema.classes)
+        classes = order_classes(target, found, self.rulefit.positive)
+        return classes, Outcome(positive=classes[1])
 
     def _choose_cutoffs(
         self,

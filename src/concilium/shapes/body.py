@@ -179,7 +179,12 @@ def name_outcome(body: ShapeBody, dictionary: Entries) -> str:
     """What is predicted, in words."""
     if not body.binary:
         return body.target
-    return f"{body.target} = {translate_classes(body, dictionary)[1]}"
+    return f"{body.target} = {translate_classes(body, dictionary)[1]}{say_horizon(body)}"
+
+
+def say_horizon(body: ShapeBody) -> str:
+    """By when the outcome is told, where that is not for ever."""
+    return "" if body.followed is None else f" by {body.followed}"
 
 
 def translate_classes(body: ShapeBody, dictionary: Entries) -> list[str]:

@@ -38,16 +38,17 @@ def to_html(body: ShapeBody, dictionary: Entries) -> str:
     against = "Odds ratios are" if body.binary else "What is added is"
     predicts = escape(f"{sheet.predicts[0].upper()}{sheet.predicts[1:]}")
     about = f"For patients with {body.query}. " if body.query else ""
-    decided = "" if body.decided is None else f" {say_decided(body.decided)}"
+    decided = "" if body.decided is None else say_decided(body.decided)
     figures = "".join(
         f"<figure><figcaption>{escape(name)}</figcaption>{picture}</figure>"
         for name, picture in draw_terms(body, dictionary, whole=True).items()
     )
+    notes = " ".join([sheet.say_loss(), *sheet.say_long(), *([decided] if decided else [])])
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n"
         f"<p>{escape(about)}Add up the points of each line that holds. {against} against the mean over patients."
         f"</p>\n<table><tbody>{''.join(lines)}</tbody></table>\n"
         f"<h2>{predicts}</h2>\n<table><tbody><tr><th>Points</th><th>{predicts}</th></tr>{risks}</tbody></table>\n"
-        f"<p>{escape(sheet.say_loss())}{escape(decided)}</p>\n<h2>Curves</h2>\n{figures}\n</body></html>\n"
+        f"<p>{escape(notes)}</p>\n<h2>Curves</h2>\n{figures}\n</body></html>\n"
     )

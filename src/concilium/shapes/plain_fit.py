@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.grid import ask_cutoffs, merge_cutoffs
-from concilium.models.outcome import Outcome, check_range
+from concilium.models.outcome import Outcome, check_range, order_classes, warn_of_few
 from concilium.models.threshold import (
     LEARNED_FROM,
     LEFT_OUT_FIRST,
@@ -169,6 +169,9 @@ class ShapeFit:
             )
             body = msgspec.structs.replace(body, decided=decided)
             warnings += [*warn_of_specificity(decided), *warn_of_all_flagged(decided, own)]
+        if body.binary:
+            patients = body.patients or 0
+            warnings += warn_of_few(model.target, classes, [patients * (1 - body.mean), patients * body.mean])
         if not body.terms:
             warnings.append(
                 f"no attribute says anything of {model.target}: every patient gets the same answer"
@@ -213,7 +216,8 @@ class ShapeFit:
                 f"{len(schema.attributes)} attributes have more than {MOST_CELLS} cells together: name fewer "
                 "'attributes', or lower 'cutoffs'"
             )
-        classes = model.order_classes(schema.classes.values) if model.measured is None else []
+        found = schema.classes.values
+        classes = order_classes(model.target, found, model.positive) if model.measured is None else []
         return schema.attributes, classes, dict(schema.left_out), grouped
 
     def _count(self, attributes: Sequence[Attribute]) -> AskCounts:

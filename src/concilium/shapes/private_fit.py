@@ -166,11 +166,12 @@ class PrivateShapes:
                 f"{patients * body.mean:.0f} of them {self.model.target} = {label(outcome.positive or False)}"
             )
         else:
-            low, high = fit.outcome.ends
-            about += (
-                f"whose mean {self.model.target} is {say_number(body.mean)}; what is below {say_number(low)} or above "
-                f"{say_number(high)} counts as these"
+            (low, high), (least, most) = fit.outcome.ends, outcome.ends
+            narrower = [f"below {say_number(low)}"] * (low > least) + [f"above {say_number(high)}"] * (
+                high < most
             )
+            about += f"whose mean {self.model.target} is {say_number(body.mean)}"
+            about += f"; what is {' or '.join(narrower)} counts as that" if narrower else ""
         warnings = [
             self.model.say_price(),
             about,

@@ -27,13 +27,14 @@ from concilium.models.prediction import Entries, NewPatients
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.protocol.attributes import recode
 from concilium.records.columns import say_plain
-from concilium.shapes.body import ShapeBody, ShapeTerm, name_outcome, translate_classes
+from concilium.shapes.body import ShapeBody, ShapeTerm, name_outcome, say_horizon, translate_classes
 from concilium.shapes.cells import Vector
 
 # Cells that hardly anybody is in are not printed: their interval is all there would be to read.
 LEAST_SHARE = 0.002
 REASONS_SHOWN = 8
 MOST_NAMED = 10
+LONG = 15  # A score sheet of more terms than these is not added up by hand.
 NOISY = "The model was learned with noise, which protects single patients; the interval includes it."
 
 
@@ -171,6 +172,7 @@ class ScoreSheet:
     start: float
     auc: float | None
     auc_of_model: float | None
+    by: str = ""  # which time the risk is by
 
     @property
     def loss(self) -> float | None:
@@ -191,7 +193,7 @@ class ScoreSheet:
 
     @property
     def outcome(self) -> str:
-        return self.target if self.positive is None else f"{self.target} = {self.positive}"
+        return self.target if self.positive is None else f"{self.target} = {self.positive}{self.by}"
 
     @property
     def predicts(self) -> str:
@@ -217,7 +219,14 @@ class ScoreSheet:
             lines += [name, *(f"  {row.points:>4}  {row.condition}" for row in rows)]
         lines += ["", f"points  {self.predicts}"]
         lines += [f"{points:>6}  {said}" for points, said in self.list_risks()]
-        return "\n".join([*lines, "", self.say_loss()])
+        return "\n".join([*lines, "", self.say_loss(), *self.say_long()])
+
+    def say_long(self) -> list[str]:
+        """What makes the sheet shorter, where nobody would add it up."""
+        terms = len({row.term for row in self.rows})
+        if terms <= LONG:
+            return []
+        return [f"{terms} terms are many to add up by hand: max_terms = 8 makes a model of eight at most."]
 
     def say_loss(self) -> str:
         figure = "AUC" if self.positive is not None else "R²"
@@ -233,7 +242,9 @@ def make_sheet(body: ShapeBody, dictionary: Entries) -> ScoreSheet:
     positive = translate_classes(body, dictionary)[1] if body.binary else None
     sheet = body.sheet
     rows = tuple(list_rows(body, dictionary))
-    return ScoreSheet(body.target, positive, rows, sheet.unit, sheet.start, sheet.auc, sheet.auc_of_model)
+    return ScoreSheet(
+        body.target, positive, rows, sheet.unit, sheet.start, sheet.auc, sheet.auc_of_model, say_horizon(body)
+    )
 
 
 def _say_sheet(body: ShapeBody, dictionary: Entries) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, ModelError, StudyError
+from concilium.errors import ModelError
 from concilium.models.explanation import Explanation
 from concilium.models.method import (
     Attributes,
@@ -36,8 +36,6 @@ from concilium.parameters import Parameter, whole
 from concilium.privacy.accounting import Plan
 from concilium.protocol.held_out import Part
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
-from concilium.protocol.schema import set_against_rest
-from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
 from concilium.shapes.exports import Adapt, adapt_body, to_cql, to_json, to_pmml
@@ -204,26 +202,6 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         if isinstance(question, AskShapes) and isinstance(question.part, Part) and not self.rule.tallied:
             return "it asks about a part of the patients, and the study's threshold does not need that"
         return super().find_objection(question)
-
-    def order_classes(self, classes: Sequence[Value]) -> list[Value]:
-        """The two classes, the positive one second; StudyError where the study does not say which that is."""
-        if len(classes) < 2:
-            only = f"{self.target} = {label(classes[0])}" if classes else f"no {self.target}"
-            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
-        if self.positive is None:
-            if len(classes) > 2:
-                raise StudyError(
-                    f"{self.target!r} has {len(classes)} values ({', '.join(map(label, classes[:5]))}): say which is "
-                    "'positive'"
-                )
-            return list(classes)
-        own = [value for value in classes if label(value) == label(self.positive)]
-        if not own:
-            raise StudyError(
-                f"no patient has {self.target} = {label(self.positive)}; there are "
-                f"{', '.join(map(label, classes[:10]))}"
-            )
-        return list(set_against_rest(own[0], [value for value in classes if value is not own[0]]))
 
     @classmethod
     def parameters_in(cls, body: ShapeBody) -> dict[str, Any]:
