@@ -104,6 +104,7 @@ def test_trees_are_the_same_to_the_last_bit(tmp_path, by_blocks, rows, block, se
 
 METHODS = {
     "shapes": lambda: cc.ShapeModel("died", positive="yes", release="exact"),
+    "shapes, a number": lambda: cc.ShapeModel("lab", bins={"lab": [60, 140]}, release="exact"),
     "describe": lambda: cc.Describe("died", release="exact"),
     "regression": lambda: cc.Regression(
         "died", positive="yes", release="exact", attributes=["lab", "severe", "age"]
