@@ -45,7 +45,6 @@ gc.disable()
 
 
 def pytest_collection_finish():
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 20)
     gc.enable()
