@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import concilium as cc
+from concilium.errors import StudyError
 from concilium.evaluation.alarms import find_alarms
 from concilium.evaluation.leave_out import measure_model
 from concilium.evaluation.summary import summarise
@@ -244,8 +245,22 @@ def test_no_signal_and_an_inverted_hospital_are_alarms_of_every_method(name, sig
     more = {"bins": {"age": [30.0, 45.0, 60.0, 75.0]}, **({"trees": 20} if name == "rulefit" else {})}
     model = make(method_types()[name], "exact", **more).fit(draw_ages(1, signal=signal))
     alarms = measure(model, draw_ages(2, signal=signal, inverted=("west",) if signal else ()))
-    if not signal or name == "describe":  # which knows nothing of a patient
+    if not (signal and model.tells_apart):
         assert any("no better than chance" in alarm or "cannot be told" in alarm for alarm in alarms), alarms
     else:
         assert any(alarm.startswith("west: AUC") and "inverted" in alarm for alarm in alarms), alarms
         assert measure(model, draw_ages(3, signal=True)) == []
+
+
+@pytest.mark.parametrize("name", UNTIMED)
+def test_a_number_is_not_taken_for_classes(name):
+    """Of whole numbers without a range nobody would read a model of hundreds of classes."""
+    method = method_types()[name]
+    if not method.tells_apart or method.parameters()["positive"].required:
+        pytest.skip("it tells one value from all others, or describes all of them")
+    draw, held = np.random.default_rng(5), {}
+    for site in ("north", "south", "east"):
+        rows = [{"age": int(age), "y": int(age) // 2 + 7} for age in draw.integers(20, 110, 200)]
+        held[site] = cc.Records.from_rows(rows)
+    with pytest.raises(StudyError, match=r"'y' is a number: hospitals have \d\d values of it, 17 to 61"):
+        make(method, "exact", positive=None, bins={}).fit(held)
