@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Two workers share two cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
+# Workers share the cores: threads of linear algebra beside them would mostly wait for each other. Before numpy.
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")
 
