@@ -78,7 +78,7 @@ OWN_NOISE = {"privacy", "statistical"}
 
 # Of the examples that a property test states, how many it draws. CI draws the same ones every time, so that more of
 # them tell little; `make thorough` draws all.
-EXAMPLES, FEW = 0.2, 6
+EXAMPLES, FEW = 0.2, 5
 
 
 def pytest_addoption(parser):
