@@ -138,8 +138,8 @@ def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:
 def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
     """What `work` makes of each block, in order; on all cores where there are several. At most one block for each core
     and one result for each is in memory."""
-    workers = os.cpu_count() or 1
-    if workers < 2 or (isinstance(blocks, list) and len(blocks) < 2):
+    # One block is most questions', and to count the cores takes a hundredth of one.
+    if (isinstance(blocks, list) and len(blocks) < 2) or (workers := os.cpu_count() or 1) < 2:
         yield from map(work, blocks)
         return
     with ThreadPoolExecutor(workers) as pool:
