@@ -102,6 +102,18 @@ def test_trees_are_the_same_to_the_last_bit(tmp_path, by_blocks, rows, block, se
         assert "severe" in found[1][1]  # it learned something
 
 
+def regress(**more):
+    return cc.Regression(
+        "died", positive="yes", release="exact", attributes=["lab", "severe", "ward"], **more
+    )
+
+
+def count(**more):
+    return cc.Regression(
+        "severe", bins={"severe": [0, 4]}, release="exact", attributes=["lab", "age", "ward"], **more
+    )
+
+
 METHODS = {
     "shapes": lambda: cc.ShapeModel("died", positive="yes", release="exact"),
     "describe": lambda: cc.Describe("died", release="exact"),
@@ -111,6 +123,26 @@ METHODS = {
     "survival": lambda: cc.SurvivalCurve("died", time="age", positive="yes", by="ward", release="exact"),
     "hazards": lambda: cc.CoxRegression(
         "died", time="age", positive="yes", attributes=["lab", "severe"], baseline="common", release="exact"
+    ),
+    "hazards by hospital": lambda: cc.CoxRegression(
+        "died",
+        time="age",
+        positive="yes",
+        attributes=["lab", "severe", "ward"],
+        release="exact",
+        by_hospital=True,
+    ),
+    "own intercepts": lambda: regress(intercepts="hospital", by_hospital=True),
+    "own intercepts of counts": lambda: count(family="poisson", intercepts="hospital"),
+    "own intercepts of numbers": lambda: count(family="gaussian", intercepts="hospital", errors="robust"),
+    "random intercepts": lambda: regress(intercepts="random"),
+    "random intercepts of numbers": lambda: count(family="gaussian", intercepts="random"),
+    "robust errors": lambda: regress(errors="robust"),
+    "errors by hospital": lambda: count(family="poisson", errors="clustered"),
+    "counts": lambda: count(family="negative-binomial"),
+    "firth": lambda: regress(firth=True),
+    "tree by a horizon": lambda: cc.DecisionTree(
+        "died", max_depth=2, time="age", at=60, positive="yes", release="exact"
     ),
     "tree": lambda: cc.DecisionTree("died", max_depth=2),
     "rules": lambda: cc.RuleFit("died", positive="yes", release="exact", trees=9, threshold="youden"),
@@ -143,6 +175,12 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
     whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
     if method in ("shapes", "tree", "voting", "survival"):  # sums of whole numbers, whatever the blocks
         assert describe(whole)[:2] == found[0][:2]
+    if isinstance(whole, cc.Regression | cc.CoxRegression):  # sums of reals, in another order
+        for one, other in zip(whole.body.estimates, model.body.estimates, strict=True):
+            told = [[each.coefficient, each.error or 0.0] for each in (one, other)]
+            np.testing.assert_allclose(*told, rtol=1e-6)
+        for one, other in zip(whole.body.between, model.body.between, strict=True):
+            np.testing.assert_allclose(*([*each.own.values()] for each in (one, other)), rtol=1e-6)
     if method.startswith("rules"):  # of the same trees, whatever the blocks
         assert whole.body.terms.rules == model.body.terms.rules
         assert len(whole.body.terms.rules) > 5

@@ -217,9 +217,9 @@ class Cohort:
         rows = read_block(self.rows, block)
         return replace(self, rows=rows, population=self.view.find_population(rows))
 
-    def split(self) -> Iterator[Cohort]:
+    def split(self, at_once: int | None = None) -> Iterator[Cohort]:
         """The patients by blocks; one block where there are few."""
-        for block in list_blocks(len(self)) if is_large(len(self)) else ():
+        for block in list_blocks(len(self), at_once) if is_large(len(self)) else ():
             yield self.take_block(block)
         if not is_large(len(self)):
             yield self

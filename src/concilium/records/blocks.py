@@ -15,8 +15,9 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -147,9 +148,66 @@ def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
         for block in blocks:
             if len(waiting) == workers:
                 yield waiting.popleft().result()
-            waiting.append(pool.submit(work, block))
+            waiting.append(pool.submit(copy_context().run, work, block))
         while waiting:
             yield waiting.popleft().result()
+
+
+class Passes(Generic[B]):
+    """Rows to be gone over several times, block by block; where there is one block, it is read once."""
+
+    def __init__(self, rows: int, read: Callable[[slice], B], at_once: int | None = None) -> None:
+        self._blocks, self._read = list_blocks(rows, at_once), read
+        self._only = [] if len(self._blocks) > 1 else [read(slice(0, rows))]
+
+    def map(self, work: Callable[[B], T]) -> Iterator[T]:
+        """What `work` makes of each block, in order."""
+        if self._only:
+            return map(work, self._only)
+        return each_block(self._blocks, lambda block: work(self._read(block)))
+
+    def add(self, work: Callable[[B], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The sum of what `work` makes of each block, in their order."""
+        sums = self.map(work)
+        total = next(sums)
+        for one in sums:
+            total = total + one
+        return total
+
+
+def find_distinct(values: NDArray[Item], folder: Path | None) -> NDArray[Item]:
+    """The different values of an array, in order; those of a large one are sorted in place in a file."""
+    if not is_large(len(values)):
+        return np.unique(values)
+    kept = fill_room(len(values), values.dtype, folder, lambda block: read_block(values, block))
+    kept.sort()
+    size = 0
+    for block in list_blocks(len(kept)):
+        own = np.unique(read_block(kept, block))
+        own = own[own > kept[size - 1]] if size else own
+        kept[size : size + len(own)] = own
+        size += len(own)
+    return kept[:size]
+
+
+def order_falling(values: NDArray[np.float64], folder: Path | None) -> NDArray[np.int64]:
+    """The places of numbers, the largest first, equal ones in order."""
+    if not is_large(len(values)):
+        return np.argsort(-values, kind="stable")
+    distinct = find_distinct(values, folder)
+
+    def make(block: slice) -> NDArray[np.uint64]:
+        rank = len(distinct) - 1 - np.searchsorted(distinct, read_block(values, block))
+        return (rank.astype(np.uint64) << np.uint64(32)) | np.arange(block.start, block.stop, dtype=np.uint64)
+
+    keys = fill_room(len(values), np.uint64, folder, make)
+    keys.sort()
+    return fill_room(
+        len(values),
+        np.int64,
+        folder,
+        lambda block: (read_block(keys, block) & np.uint64(0xFFFFFFFF)).astype(np.int64),
+    )
 
 
 def split_hashes(hashes: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:
