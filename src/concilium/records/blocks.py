@@ -115,7 +115,7 @@ def look_up(table: NDArray[Item], codes: NDArray[np.integer], folder: Path | Non
 
 
 def count_codes(
-    codes: NDArray[np.unsignedinteger], size: int, rows: NDArray[np.integer] | None = None
+    codes: NDArray[np.integer], size: int, rows: NDArray[np.integer] | None = None
 ) -> NDArray[np.int64]:
     """How many rows, or how many of some, have each code below `size` (`np.bincount` would widen all at once)."""
 
@@ -173,6 +173,61 @@ class Passes(Generic[B]):
         for one in sums:
             total = total + one
         return total
+
+
+def list_groups(counts: NDArray[np.integer]) -> list[slice]:
+    """Owners who follow each other, of so many rows each: together a block of them, or one owner of more."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    if not len(ends) or not is_large(int(ends[-1])):
+        return [slice(0, len(ends))]
+    groups, first, before = [], 0, 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, before + ROWS_AT_ONCE, side="right")))
+        groups.append(slice(first, last))
+        first, before = last, int(ends[last - 1])
+    return groups
+
+
+def split_owners(
+    rows: int, owners: int, read: Callable[[slice], NDArray[np.integer]]
+) -> Iterator[tuple[slice, NDArray[np.int64], NDArray[np.integer]]]:
+    """Some owners at a time, with their rows, in order, and the owner of each. `read` says whose the rows of a block
+    are; below zero: nobody's."""
+    counts, spans = np.zeros(owners, dtype=np.int64), []
+    for block in list_blocks(rows):
+        own = read(block)
+        counts += np.bincount(own[own >= 0], minlength=owners)
+        spans.append((block, int(own.min(initial=owners)), int(own.max(initial=-1))))
+    for group in list_groups(counts):
+        found = []
+        for block, lowest, highest in spans:
+            if lowest < group.stop and highest >= group.start:
+                own = read(block)
+                here = np.flatnonzero((own >= group.start) & (own < group.stop))
+                found.append((here + block.start, own[here]))
+        places, codes = zip(*found, strict=True) if found else ((), ())
+        none = np.zeros(0, dtype=np.int64)
+        yield group, np.concatenate([none, *places]), np.concatenate([none, *codes])
+
+
+def gather_spans(
+    values: NDArray[Item], firsts: NDArray[np.int64], lengths: NDArray[np.integer], folder: Path | None
+) -> NDArray[Item]:
+    """The values that begin at these places and are so many, one span after the other."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    found: NDArray[Item] = make_room(int(ends[-1]) if len(ends) else 0, values.dtype, folder)
+    for group in list_groups(lengths):
+        before = int(ends[group.start - 1]) if group.start else 0
+        after = int(ends[group.stop - 1]) if group.stop else 0
+        shifts = firsts[group] - (ends[group] - lengths[group])
+        places = np.arange(before, after) + np.repeat(shifts, lengths[group])
+        write_block(found, slice(before, after), values[places])
+    return found
+
+
+def read_rows(array: NDArray[Item], rows: slice | NDArray[np.integer]) -> NDArray[Item]:
+    """A block of an array, or rows by their numbers."""
+    return read_block(array, rows) if isinstance(rows, slice) else array[rows]
 
 
 def find_distinct(values: NDArray[Item], folder: Path | None) -> NDArray[Item]:

@@ -26,9 +26,17 @@ import numpy as np
 
 from concilium.errors import MissingExtra, RecordsError, nearest
 from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
-from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
+from concilium.records.coding import (
+    Chooser,
+    Place,
+    ReadingKind,
+    Schema,
+    natural_value,
+    plan_reading,
+    stated_kind,
+)
 from concilium.records.cohort_file import CohortFile, is_cohort_file
-from concilium.records.columns import EXACT, Column, label
+from concilium.records.columns import EXACT, Coded, Column, RowValues, label
 from concilium.records.confined import read_confined
 from concilium.records.database import find_table
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
@@ -129,6 +137,49 @@ def open_store(
 
     reading = {**reading, "version": __version__}
     return find_store(Path(root), identity, reading) or write_store(Path(root), identify, reading, read)
+
+
+def read_long(
+    source: Any,
+    table: str | None,
+    choose: Chooser,
+    missing: Iterable[str] | None,
+    columns: str | os.PathLike[str] | None,
+    choice: object,
+) -> Mapping[str, Column]:
+    """The columns of a table with several rows of each patient. With a folder for `columns` a large one is read into
+    it once (`open_store`), and mapped. `choice` is what decides how `choose` chooses."""
+    if columns is None:
+        return read_columns(source, table, choose, missing)
+    asked: list[tuple[list[str], str]] = []
+
+    def note(names: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
+        asked.append((list(names), name))
+        return choose(names, name)
+
+    def read() -> None:
+        from concilium.records.streaming import NotStreamed
+
+        for name, column in read_columns(source, table, note, missing).items():
+            if isinstance(column, Coded) and isinstance(column.values, RowValues):
+                raise NotStreamed(f"column {name!r} has very many different values")
+
+    reading = {
+        "table": table,
+        "missing": None if missing is None else sorted(_tokens(missing)),
+        "long": repr(choice),
+    }
+    store = open_store(source, table, columns, reading, read)
+    if store is None:
+        return read_columns(source, table, choose, missing)
+    from concilium.records.column_store import StoredColumns
+
+    names, name = store.recall(
+        "names", lambda: asked[-1] if asked else (find_names(source, table), str(source))
+    )
+    if not asked:
+        choose(names, name)
+    return StoredColumns(store)
 
 
 def _find_identity(source: Any, table: str | None) -> Callable[[], Identity | None] | None:
