@@ -129,7 +129,7 @@ class Site:
             len(patients),
             len(table.names),
             in_store=table.room is not None,
-            held=table.bytes_held,
+            held=patients.bytes_held,
         )
         where = "in memory" if table.room is None else f"on disk in {table.room}"
         log.info(

@@ -170,6 +170,11 @@ class Patients:
         return Records({"patient": Coded(np.ones(len(self), dtype=np.uint8), ("here",), stated=True)})
 
     @property
+    def bytes_held(self) -> int:
+        """The memory that the rows of all parts take; none where they are mapped from files."""
+        return sum(getattr(part, "bytes_held", 0) for part in self.parts.values())
+
+    @property
     def parts(self) -> Mapping[str, Records | PatientPart]:
         """The parts there are, joined, by name."""
         return MappingProxyType({name: part for name in PARTS if (part := getattr(self, name)) is not None})
