@@ -143,9 +143,11 @@ class Sequences:
         `north.ledger.columns`, for large tables, as with `Series.read`.
         """
         from concilium.records.sequence_reading import read_sequences
+        from concilium.records.sources import saying_memory
 
         named = {"patient": patient, "code": code, "time": time}
-        return read_sequences(source, table, **named, missing=missing, columns=columns)
+        with saying_memory(source):
+            return read_sequences(source, table, **named, missing=missing, columns=columns)
 
     @classmethod
     def read_fhir(

@@ -198,6 +198,7 @@ class Series:
         from concilium.records.series_description import warn_of_oddities, warn_of_static
         from concilium.records.series_reading import read_series
         from concilium.records.series_times import FIRST
+        from concilium.records.sources import saying_memory
 
         choice = ColumnChoice(
             patient=patient,
@@ -209,21 +210,22 @@ class Series:
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(leave_out),
             origin=origin if isinstance(origin, str) and origin != FIRST else None,
         )
-        series = read_series(
-            source,
-            table=table,
-            choice=choice,
-            step=step,
-            time_unit=time_unit,
-            origin=origin,
-            within=within,
-            missing=missing,
-            patients=patients,
-            outside=outside,
-            longest=longest,
-            gigabytes=gigabytes,
-            columns=columns,
-        )
+        with saying_memory(source):
+            series = read_series(
+                source,
+                table=table,
+                choice=choice,
+                step=step,
+                time_unit=time_unit,
+                origin=origin,
+                within=within,
+                missing=missing,
+                patients=patients,
+                outside=outside,
+                longest=longest,
+                gigabytes=gigabytes,
+                columns=columns,
+            )
         warn_of_oddities(series)
         warn_of_static(series)
         return series

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from concilium.errors import MissingExtra, RecordsError, nearest
-from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
+from concilium.errors import MORE_MEMORY, MissingExtra, RecordsError, lacks_memory, nearest
+from concilium.records.batches import KEEPER, DeclaredColumn, code_batches, encode_cells, join_cells
 from concilium.records.coding import (
     Chooser,
     Place,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from concilium.records.column_store import Store
     from concilium.records.unchanged import Identity
 
+log = logging.getLogger(__name__)
+
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
 SPREADSHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
@@ -59,6 +62,8 @@ def read_columns(
     source: Any, table: str | None, schema: Schema, missing: Iterable[str] | None
 ) -> dict[str, Column]:
     """The columns of any source; `Records.read` says what the arguments mean. The schema may also choose columns."""
+    if KEEPER.get() is None:
+        _log_large(source)
     tokens = _tokens(missing if missing is not None else ())
     if is_frame(source):
         _refuse_table(table, "a DataFrame")
@@ -137,6 +142,38 @@ def open_store(
 
     reading = {**reading, "version": __version__}
     return find_store(Path(root), identity, reading) or write_store(Path(root), identify, reading, read)
+
+
+@contextmanager
+def saying_memory(source: Any) -> Iterator[None]:
+    """A sentence where memory does not suffice to read a source."""
+    try:
+        yield
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        raise RecordsError(f"{_call(source)}: there is not enough memory to read it; {MORE_MEMORY}") from None
+
+
+def _call(source: Any) -> str:
+    """A source as a log may name it; the address of a server may hold a password."""
+    is_path = isinstance(source, str | os.PathLike) and "://" not in os.fspath(source)
+    return (
+        os.fspath(source)
+        if is_path
+        else f"a {'database' if isinstance(source, str) else type(source).__name__}"
+    )
+
+
+def _log_large(source: Any) -> None:
+    """Say in the log what is about to be read into memory, if it is not small: a process that the system ends has then
+    said so."""
+    name = _call(source)
+    with suppress(OSError):  # whoever reads it says what is wrong
+        size = Path(name).stat().st_size if name == str(source) else None
+        if size is None or size >= WORTH_A_LINE:
+            about = "" if size is None else f" ({size / 1e6:.3g} MB)"
+            log.info("%s%s is read into memory", name, about)
 
 
 def read_long(
@@ -226,6 +263,7 @@ def find_names(source: Any, table: str | None = None) -> list[str]:
     return found
 
 
+WORTH_A_LINE = 1 << 18  # bytes of a file: before more is read, the log says so
 # Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.
 BYTES_OF_A_CELL = 4
 
