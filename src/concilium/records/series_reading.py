@@ -36,7 +36,7 @@ from concilium.records.grammar import BLANKS, TRUTH, read_number
 from concilium.records.series import Series
 from concilium.records.series_columns import ColumnChoice, Measurements, Roles
 from concilium.records.series_description import OddValues
-from concilium.records.series_times import Moments, find_cells, find_origins, read_duration, read_times
+from concilium.records.series_times import TimeColumn, find_cells, find_origins, read_duration, read_times
 from concilium.records.sources import is_frame, read_long
 
 Within: TypeAlias = Literal["last", "first", "mean", "min", "max"]
@@ -182,7 +182,7 @@ def read_series(
 class _Timeline:
     """Where rows are on the grid."""
 
-    times: Moments
+    times: TimeColumn
     unit: Fraction
     step: str
     origins: NDArray[np.float64]

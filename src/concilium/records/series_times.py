@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
-from concilium.records import columns
 from concilium.records.blocks import count_codes, list_blocks, read_block, read_rows
 from concilium.records.coding import Place, code_values
-from concilium.records.columns import Numbers, Value, label
+from concilium.records.columns import Moments, Numbers, Value, label
 from concilium.records.grammar import BLANKS, read_number
 from concilium.records.series_columns import Measurements, tell_unit
 
@@ -81,7 +80,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Moments:
+class TimeColumn:
     """The times of all rows, dates in microseconds, and what they are (None: all are missing). `table`: the number of
     each code, where the column is one of codes."""
 
@@ -99,7 +98,7 @@ class Moments:
         return self.kind in (NAIVE, ZONED)
 
 
-def read_times(measurements: Measurements, time_unit: str | None) -> tuple[Moments, Fraction]:
+def read_times(measurements: Measurements, time_unit: str | None) -> tuple[TimeColumn, Fraction]:
     """The column of times: numbers in this unit, or dates; and the exact hours of one."""
     name = measurements.roles.time
     moments = read_moments(measurements, name)
@@ -113,13 +112,13 @@ def read_times(measurements: Measurements, time_unit: str | None) -> tuple[Momen
     return moments, MICROSECOND if moments.dated else HOURS[unit]
 
 
-def read_moments(measurements: Measurements, name: str) -> Moments:
+def read_moments(measurements: Measurements, name: str) -> TimeColumn:
     """A column of times."""
     column, table = measurements.columns[name], None
     if isinstance(column, Numbers):
         rows: NDArray[Any] = column.numbers
         present = [NUMBER]
-        if isinstance(column, columns.Moments):
+        if isinstance(column, Moments):
             present = [ZONED if column.zoned else NAIVE]
     else:
         rows = column.codes
@@ -142,7 +141,7 @@ def read_moments(measurements: Measurements, name: str) -> Moments:
             f"{measurements.name}: column {name!r} holds {' and '.join(TIME_KINDS[kind] for kind in present)}; "
             f"write all its times in one way"
         )
-    moments = Moments(rows, table, present[0] if present else None)
+    moments = TimeColumn(rows, table, present[0] if present else None)
     infinite = measurements.find(lambda block: np.isinf(moments.take(block)))
     if len(infinite):
         raise measurements.refuse(f"column {name!r} holds an infinite time", infinite)
@@ -172,7 +171,7 @@ def find_origins(
     measurements: Measurements,
     find_owners: Callable[[slice], NDArray[np.integer]],
     ids: Sequence[Value],
-    times: Moments,
+    times: TimeColumn,
     origin: str | Mapping[Any, Any] | None,
 ) -> NDArray[np.float64]:
     """When each patient's time begins; one more entry at the end for rows of patients who are not asked for."""
@@ -211,7 +210,7 @@ def _read_origins(
     measurements: Measurements,
     find_owners: Callable[[slice], NDArray[np.integer]],
     ids: Sequence[Value],
-    times: Moments,
+    times: TimeColumn,
     origin: Mapping[Any, Any],
 ) -> NDArray[np.float64]:
     origin_of = {label(patient): start for patient, start in origin.items()}

@@ -107,7 +107,7 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
         told = np.zeros((4, len(self.columns)))
         order = order_by_time(cohort, self.time) if self.family == HAZARDS else None
 
-        def read(block: slice) -> _Patients:
+        def read(block: slice) -> _OwnCases:
             here = cohort.take_block(block) if order is None else cohort.take(read_block(order, block))
             return self._read(here)
 
@@ -119,11 +119,11 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
                 told[:, place] = 1.0, weight, weight * value, weight * value**2
         return write_wide(told.ravel())
 
-    def _read(self, cohort: Cohort) -> _Patients:
+    def _read(self, cohort: Cohort) -> _OwnCases:
         matrix, rows, _ = build_at_site(self.attributes, self.columns, cohort)
         outcome, times = self._find_outcome(cohort, rows)
         fine = np.isfinite(outcome) & np.isfinite(times) & (times >= 0)
-        return _Patients(matrix[fine], outcome[fine], times[fine])
+        return _OwnCases(matrix[fine], outcome[fine], times[fine])
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> tuple[Vector, Vector]:
         times = cohort.view.measured(self.time, rows) if self.time else np.zeros(len(rows))
@@ -140,7 +140,7 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Patients:
+class _OwnCases:
     """Some patients of the hospital; for hazards their times fall."""
 
     matrix: Matrix
@@ -152,14 +152,14 @@ class _Patients:
 class _OwnFit:
     """The patients of one hospital, block by block, with the columns that vary among them."""
 
-    patients: Passes[_Patients]
+    patients: Passes[_OwnCases]
     family: str
     count: int
     varying: NDArray[np.intp]
     mean: Vector
     spread: Vector
 
-    def design(self, one: _Patients) -> Matrix:
+    def design(self, one: _OwnCases) -> Matrix:
         """Standardised columns, with an intercept unless it is about hazards."""
         scaled = (one.matrix[:, self.varying] - self.mean) / self.spread
         return scaled if self.family == HAZARDS else np.column_stack([np.ones(len(scaled)), scaled])
@@ -169,7 +169,7 @@ class _OwnFit:
         return self._look_at_hazards(at) if self.family == HAZARDS else self._look_at_outcomes(at)
 
     def _look_at_hazards(self, at: Vector) -> Point:
-        def read(one: _Patients) -> tuple[_Patients, Matrix, Vector]:
+        def read(one: _OwnCases) -> tuple[_OwnCases, Matrix, Vector]:
             matrix = np.ascontiguousarray(self.design(one))
             return one, matrix, np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG)
 
@@ -182,7 +182,7 @@ class _OwnFit:
     def _look_at_outcomes(self, at: Vector) -> Point:
         family, size = FAMILIES[self.family], len(at)
 
-        def add(one: _Patients) -> Vector:
+        def add(one: _OwnCases) -> Vector:
             design = self.design(one)
             eta = design @ at
             mean = family.mean(eta)
@@ -203,7 +203,7 @@ class _OwnFit:
         return likelihood, score, information.reshape(size, size)
 
 
-def _fit(patients: Passes[_Patients], family: str, count: int) -> list[tuple[int, float, float]]:
+def _fit(patients: Passes[_OwnCases], family: str, count: int) -> list[tuple[int, float, float]]:
     """The terms that a hospital can tell of, each with its coefficient and error."""
     mean = patients.add(lambda one: one.matrix.sum(axis=0)) / count
     spread = np.sqrt(patients.add(lambda one: ((one.matrix - mean) ** 2).sum(axis=0)) / count)
@@ -213,7 +213,7 @@ def _fit(patients: Passes[_Patients], family: str, count: int) -> list[tuple[int
     own = _OwnFit(patients, family, count, varying, mean[varying], spread[varying])
     first = int(family != HAZARDS)
 
-    def multiply(one: _Patients) -> Matrix:
+    def multiply(one: _OwnCases) -> Matrix:
         scaled = own.design(one)[:, first:]
         product: Matrix = scaled.T @ scaled
         return product

@@ -233,13 +233,13 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
             return write_wide(site.add_up_counts())
         return write_wide(site.add_up_around() if self.own_intercepts else site.add_up())
 
-    def _read(self, cohort: Cohort) -> _Patients:
+    def _read(self, cohort: Cohort) -> _Cases:
         matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
         y = self._find_outcome(cohort, rows)
         known = FAMILIES[self.family].is_outcome(y)
         if not known.all():
             matrix, y = matrix[known], y[known]
-        return _Patients(matrix, y, left_out + int((~known).sum()))
+        return _Cases(matrix, y, left_out + int((~known).sum()))
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
         if self.positive is None:
@@ -293,7 +293,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Patients:
+class _Cases:
     """Some patients of the hospital; others have a value missing."""
 
     matrix: NDArray[np.float64]
@@ -320,7 +320,7 @@ class _SiteFit:
     """The patients of one hospital at the coefficients of a question, `rows` at most."""
 
     family: OutcomeFamily
-    patients: Passes[_Patients]
+    patients: Passes[_Cases]
     question: AskRegression
     rows: int
     room: Path | None
@@ -329,7 +329,7 @@ class _SiteFit:
         """Sums with one intercept for all."""
         at, size = np.array(self.question.at), self.question.size
 
-        def add(one: _Patients) -> Vector:
+        def add(one: _Cases) -> Vector:
             eta = one.matrix @ at[1:] + at[0]
             mean = self.family.mean(eta)
             likelihood = self.family.log_likelihood(one.y, eta, mean)
@@ -347,7 +347,7 @@ class _SiteFit:
             nothing = np.zeros(self.question.count - FIRST - len(at))
             return np.concatenate([_start(counts, 0.0, [0.0] * 4), counts[4:], nothing])
 
-        def weigh(one: _Patients) -> Vector:
+        def weigh(one: _Cases) -> Vector:
             weight = self.family.weight(self.family.mean(one.matrix @ at + intercept))
             return np.concatenate([[weight.sum()], weight @ one.matrix])
 
@@ -355,7 +355,7 @@ class _SiteFit:
         # What is left of each column once the hospital's own intercept is taken out.
         mean_row = weights[1:] / weights[0] if weights[0] else np.zeros(len(at))
 
-        def add(one: _Patients) -> Vector:
+        def add(one: _Cases) -> Vector:
             eta = one.matrix @ at + intercept
             mean = self.family.mean(eta)
             likelihood = self.family.log_likelihood(one.y, eta, mean)
@@ -411,7 +411,7 @@ class _SiteFit:
         size, count = len(question.columns) + 1, counts[0]
         first = size + 1 + (family.name == "gaussian")
 
-        def add(one: _Patients) -> Vector:
+        def add(one: _Cases) -> Vector:
             design, y = one.design, one.y
             own = design @ np.array(b)
             scores, weights = np.zeros((len(nodes), first)), np.zeros((3, len(y)))
@@ -446,7 +446,7 @@ class _SiteFit:
         r = math.exp(-np.clip(question.at[-1], -LARGEST_SPREAD, LARGEST_SPREAD))
         size = len(question.columns) + 1
 
-        def add(one: _Patients) -> Vector:
+        def add(one: _Cases) -> Vector:
             design, y = one.design, one.y
             eta = np.clip(design @ np.array(question.at[:-1]), -LARGEST_LOG, LARGEST_LOG)
             mean, below = np.exp(eta), np.arange(y.max(initial=0.0))
