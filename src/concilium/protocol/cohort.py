@@ -45,6 +45,7 @@ from concilium.records.blocks import (
     hash_array,
     is_large,
     list_blocks,
+    list_parts,
     look_up,
     make_room,
     read_block,
@@ -219,7 +220,7 @@ class Cohort:
 
     def split(self, at_once: int | None = None) -> Iterator[Cohort]:
         """The patients by blocks; one block where there are few."""
-        for block in list_blocks(len(self), at_once) if is_large(len(self)) else ():
+        for block in list_parts(len(self), at_once) if is_large(len(self)) else ():
             yield self.take_block(block)
         if not is_large(len(self)):
             yield self

@@ -44,6 +44,11 @@ def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
+def list_parts(rows: int, at_once: int | None) -> list[slice]:
+    """The same of so many rows at most, but for a table that is not large: that is one block."""
+    return list_blocks(rows, at_once if is_large(rows) else None)
+
+
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
     """Some rows of an array (its last axis). Those of a mapped file are copied, so that its pages leave memory."""
     if not isinstance(array, np.memmap):
@@ -157,7 +162,7 @@ class Passes(Generic[B]):
     """Rows to be gone over several times, block by block; where there is one block, it is read once."""
 
     def __init__(self, rows: int, read: Callable[[slice], B], at_once: int | None = None) -> None:
-        self._blocks, self._read = list_blocks(rows, at_once), read
+        self._blocks, self._read = list_parts(rows, at_once), read
         self._only = [] if len(self._blocks) > 1 else [read(slice(0, rows))]
 
     def map(self, work: Callable[[B], T]) -> Iterator[T]:

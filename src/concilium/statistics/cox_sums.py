@@ -25,7 +25,7 @@ from concilium.records.blocks import (
     each_block,
     fill_room,
     find_distinct,
-    list_blocks,
+    list_parts,
     make_room,
     order_falling,
     read_block,
@@ -110,7 +110,7 @@ class _AskCox(WideSum, frozen=True, kw_only=True):
             eta = np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG) if len(at) else np.zeros(len(found.times))
             return replace(found, matrix=matrix), np.log1p(found.times), eta
 
-        return each_block(list_blocks(len(cohort), self.rows_at_once), read)
+        return each_block(list_parts(len(cohort), self.rows_at_once), read)
 
 
 def order_by_time(cohort: Cohort, time: str) -> NDArray[np.int64]:
