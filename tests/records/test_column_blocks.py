@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import RecordsError
-from concilium.records import blocks, column_store
+from concilium.records import blocks, column_store, relation
 from concilium.records.columns import Coded
 
 SETTINGS = settings(
@@ -111,6 +111,7 @@ TYPED = {
     "bool": st.booleans(),
     "string": st.sampled_from(["a", "b", "", "?", "1", "2.0", "Ω"]),
     "date": st.dates(datetime.date(1900, 1, 1)),
+    "category": st.sampled_from(["a", "Ω", "c"]),
 }
 
 
@@ -121,17 +122,23 @@ def typed_tables(draw):
     for number, kind in enumerate(draw(st.lists(st.sampled_from(sorted(TYPED)), min_size=1, max_size=5))):
         cells = draw(st.lists(st.none() | TYPED[kind], min_size=rows, max_size=rows))
         form = {"whole": "float64", "date": "date32"}.get(kind, kind)
-        columns[f"c{number}"] = pa.array(cells, getattr(pa, form + "_" * (form == "bool"))())
+        if kind == "category":  # with values of no row
+            places = pa.array([None if one is None else "caxΩ".index(one) for one in cells], pa.int8())
+            columns[f"c{number}"] = pa.DictionaryArray.from_arrays(places, list("caxΩ"))
+        else:
+            columns[f"c{number}"] = pa.array(cells, getattr(pa, form + "_" * (form == "bool"))())
     kinds = draw(st.dictionaries(st.sampled_from(sorted(columns)), st.just("code")))
-    return pa.table(columns), kinds, draw(st.integers(1, 40))
+    written = {"row_group_size": draw(st.integers(1, 60)), "store_schema": draw(st.booleans())}
+    return pa.table(columns), kinds, draw(st.integers(1, 40)), written
 
 
 @SETTINGS
 @given(typed_tables())
-def test_typed_files_read_the_same_from_disk(tmp_path, small_blocks, drawn):
-    table, schema, block = drawn
+def test_typed_files_read_the_same_from_disk(tmp_path, monkeypatch, small_blocks, drawn):
+    table, schema, block, written = drawn
     path, root = tmp_path / "t.parquet", tmp_path / "t.columns"
-    pq.write_table(table, path)
+    pq.write_table(table, path, **written)
+    monkeypatch.setattr(relation, "BATCH_ROWS", block)
     column_store.remove_stores(root)
     memory = cc.Records.read(path, schema=schema)
     expected = memory.digest
@@ -188,3 +195,24 @@ def test_a_mapped_table_reads_the_same_from_disk(tmp_path, small_blocks):
         assert stored.lasting_names == memory.lasting_names
         same(stored, memory)
     assert len(column_store.list_stores(root)) == 1
+
+
+def test_a_parquet_file_of_plain_columns_is_read_by_arrow(tmp_path, monkeypatch, small_blocks):
+    """Which hands over the texts' own dictionary; where one column is not plain, DuckDB reads all."""
+    path, root = tmp_path / "t.parquet", tmp_path / "t.columns"
+    small_blocks(50)
+    readings, read = [], relation._PlainParquet.read
+    monkeypatch.setattr(
+        relation._PlainParquet, "read", lambda *given: readings.append(given[1]) or read(*given)
+    )
+    plain = {"sex": ["m", "f", None] * 40, "age": [1, 2, 3] * 40, "lab": [0.5, None, 2.5] * 40}
+    for more in ({}, {"seen": [datetime.date(2020, 1, 1)] * 120}, {"dot.ted": ["a"] * 120}):
+        pq.write_table(pa.table(plain | more), path)
+        stored = cc.Records.read(path, columns=root)
+        same(stored, cc.Records.read(path))
+        assert stored.store is not None
+        assert readings == ([] if more else [[*plain]])
+        readings.clear()
+    path.write_bytes(path.read_bytes()[:60] + b"\xff" * 40 + path.read_bytes()[100:])
+    with pytest.raises(RecordsError, match="cannot be read as a Parquet file"):
+        cc.Records.read(path, columns=root)

@@ -40,13 +40,22 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records import streaming
-from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
+from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn
 from concilium.records.blocks import fill_room, list_blocks, read_block, split_hashes
 from concilium.records.coding import Place
 from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
 from concilium.records.grammar import canonical
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
-from concilium.records.streaming import Finished, NotStreamed, RowCoder, StreamCoder, get_rows, open_for_owner
+from concilium.records.streaming import (
+    Finished,
+    NotStreamed,
+    RowCoder,
+    StreamCoder,
+    begin_writing,
+    code_on_all_cores,
+    get_rows,
+    open_for_owner,
+)
 from concilium.records.unchanged import Identity
 
 log = logging.getLogger(__name__)
@@ -366,7 +375,7 @@ def _code_batches(
         name: StreamCoder(column, folder / f"{number}.spool")
         for number, (name, column) in enumerate(declared.items())
     }
-    rows = code_all(read, coders)
+    rows = code_on_all_cores(read, coders)
     if not rows:
         raise RecordsError(empty)
     kept: dict[str, RowCoder] = {}
@@ -382,7 +391,7 @@ def _code_batches(
             for name, coder in lost.items()
             if name not in own
         }
-        code_all(read, {**own, **again})
+        code_on_all_cores(read, {**own, **again})
         kept |= own
         coders = {name: again.get(name, coder) for name, coder in coders.items() if name not in own}
     return rows, {name: coder.finish(place(name)) for name, coder in coders.items()}, kept
@@ -416,11 +425,7 @@ def _write_column(
     them, unless they lie in a `plain` file, of which the checksum is known."""
     entry: dict[str, Any] = {"name": name, "by_itself": column.by_itself}
     path = folder / f"{number}.{'codes' if isinstance(column, Coded) else 'numbers'}"
-    if plain is None:
-        files = [[path.name, *_write_array(path, rows())]]
-    else:
-        plain[0].rename(path)
-        files = [[path.name, path.stat().st_size, plain[1]]]
+    files = [[path.name, *_write_array(path, rows())]] if plain is None else []
     if isinstance(column, Coded):
         entry |= {"stated": column.stated, "values": list(column.values), "dtype": column.codes.dtype.str}
         if column.typed is not None:
@@ -428,6 +433,9 @@ def _write_column(
     if column.raw is not None:
         entry |= {"raw": list(column.raw.values), "raw_dtype": column.raw.codes.dtype.str}
         files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", rows(_raw))])
+    if plain is not None:
+        plain[0].rename(path)
+        files.append([path.name, path.stat().st_size, plain[1]])
     return {**entry, "files": files}
 
 
@@ -474,8 +482,10 @@ def _write_array(path: Path, parts: Iterator[NDArray[Any]]) -> tuple[int, int]:
         for part in parts:
             content = np.ascontiguousarray(part).data
             checksum = zlib.crc32(content, checksum)
-            size += part.nbytes
             file.write(content)
+            file.flush()
+            begin_writing(file.fileno(), size, part.nbytes)
+            size += part.nbytes
     return size, checksum
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.records.batches import Coder, DeclaredColumn, read_numbers, split_cells, view, view_codes
+from concilium.records.batches import (
+    BatchReader,
+    Coder,
+    DeclaredColumn,
+    read_numbers,
+    split_cells,
+    view,
+    view_codes,
+)
 from concilium.records.coding import (
     MOST_CATEGORIES,
     Kind,
@@ -62,6 +71,12 @@ def open_for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def begin_writing(descriptor: int, start: int, size: int) -> None:
+    """Have the kernel write these bytes of a file to disk while we go on (Linux; elsewhere nothing happens)."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+
+
 class Spool:
     """The cells of one column on disk, as they came."""
 
@@ -77,6 +92,8 @@ class Spool:
         self.checksum = zlib.crc32(content, self.checksum)
         with open(self.path, "ab", opener=open_for_owner) as file:
             file.write(content)
+            file.flush()
+            begin_writing(file.fileno(), self._bytes, cells.nbytes)
         self.segments.append(_Segment(cells.dtype, self._bytes, len(cells), table))
         self._bytes += cells.nbytes
 
@@ -153,9 +170,15 @@ class Finished:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the spool holds the numbers of the column as they are."""
-        return isinstance(self.distinct, Numbers) and all(
-            segment.dtype == np.float64 for segment in self.spool.segments
+        """Whether the spool holds the codes or numbers of the column as they are."""
+        column = self.distinct
+        if isinstance(column, Numbers):
+            return all(segment.dtype == np.float64 for segment in self.spool.segments)
+        tables = [column.codes, *(one.table for one in self.spool.segments if one.table is not None)]
+        return (
+            self.sizes is None
+            and all(one.dtype == column.codes.dtype for one in self.spool.segments)
+            and all(np.array_equal(table, np.arange(len(table))) for table in tables)
         )
 
     def rows(self, part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
@@ -168,6 +191,23 @@ class Finished:
             else:
                 numbers = cells if segment.dtype == np.float64 else self.sizes[cells]
                 yield numbers if isinstance(column, Numbers) else _rank(column, numbers)
+
+
+def code_on_all_cores(read: BatchReader, coders: Mapping[str, Coder]) -> int:
+    """`code_all` with the columns of a batch coded side by side, while the source makes the next one."""
+    rows, waiting = 0, list[Future[None]]()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for batch in read(list(coders)):
+            rows += batch.num_rows
+            for one in waiting:
+                one.result()
+            waiting = [
+                pool.submit(coder.add, array)
+                for coder, array in zip(coders.values(), batch.columns, strict=True)
+            ]
+        for one in waiting:
+            one.result()
+    return rows
 
 
 class StreamCoder(Coder):
@@ -190,7 +230,7 @@ class StreamCoder(Coder):
         if self.lost or not len(array):
             return
         form = array.type
-        if types.is_string(form) or types.is_large_string(form):
+        if _holds_texts(form):
             self._add(array)
         elif types.is_boolean(form):
             self._form = "truth"
@@ -229,6 +269,17 @@ class StreamCoder(Coder):
         if self._small:
             self._small.translate(self._numbering.code([str(number) for number in self._small.values]))
             self._small.clear()
+
+    def _add_texts(self, array: Any) -> None:
+        encoded = array.dictionary_encode()
+        if encoded is array:  # a dictionary of the source's own, of which some texts may be of no row here
+            codes = np.bincount(view_codes(array), minlength=len(array.dictionary))
+            if not codes[: len(array.dictionary)].all():
+                encoded = array.dictionary_decode().dictionary_encode()
+        # In order, so that the codes of most columns are those of the end; of numbers, the first that is none is named.
+        if len(self._numbering) == 1 and stated_kind(self._kind) != "number":
+            self._numbering.code(sorted(encoded.dictionary.to_pylist()))
+        super()._add_texts(encoded)
 
     def _add_sizes(self, array: Any) -> None:
         """Numbers of a typed source."""
@@ -314,8 +365,9 @@ class RowCoder(Coder):
             return
         places = np.arange(self._rows + 1, self._rows + len(array) + 1, dtype=np.uint32)
         self._rows += len(array)
-        if types.is_string(array.type) or types.is_large_string(array.type):
+        if _holds_texts(array.type):
             self._is_text = True
+            array = array.dictionary_decode() if types.is_dictionary(array.type) else array
             if self._declared.tidy is not None:
                 tidy = self._declared.tidy
                 array = pyarrow.array(
@@ -355,6 +407,14 @@ class RowCoder(Coder):
     @property
     def _reads(self) -> bool:
         return self._kind == "code" or self._declared.guess
+
+
+def _holds_texts(form: Any) -> bool:
+    """Whether an array is of texts, perhaps with a dictionary of its source's own."""
+    from pyarrow import types
+
+    plain = form.value_type if types.is_dictionary(form) else form
+    return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
 def _view_bits(array: Any) -> NDArray[np.bool_]:
