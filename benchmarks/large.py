@@ -35,7 +35,6 @@ WHOLE, TEXTS, MEASURED = 30, 10, 9
 WARDS = np.array(["medical", "surgical", "intensive", "elsewhere"])
 CUTS = [80.0, 90.0, 95.0, 100.0, 105.0, 110.0, 120.0]
 LIGHTGBM_ROWS = 1_000_000
-ONE_BLOCK = 1 << 20  # up to here RuleFit takes all patients at once, which is more than the limit
 RULES_ROWS = 5_000_000  # RuleFit is fitted to no more: it takes long
 
 
@@ -236,7 +235,7 @@ def measure(rows: int, place: Path) -> None:
     time.sleep(3)  # a file that has just changed is taken for one that may change again, and read twice
     found = {step: run(step, path, folder) for step in ("read", "scan", "grow", "open_again")}
     again = run("grow", path, folder)
-    if ONE_BLOCK < rows <= RULES_ROWS:
+    if rows <= RULES_ROWS:
         found["fit_rules"] = run("fit_rules", path, folder)
     peers = {"count_in_duckdb": run("count_in_duckdb", path, folder)}
     if rows <= LIGHTGBM_ROWS:

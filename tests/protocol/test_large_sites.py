@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.policy.policy import WorkLimits
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.disclosure import Population, Populations
 from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
 from concilium.records import blocks, column_store
-from concilium.rulefit import generation
+from concilium.rulefit import design, fitting, generation
 
 SETTINGS = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -147,6 +148,30 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
         assert whole.body.terms.rules == model.body.terms.rules
         assert len(whole.body.terms.rules) > 5
         np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
+
+
+def fit_by_parts(tmp_path, monkeypatch, records, memory="2 GB"):
+    """Rules of a site whose table is one block, and counts as a million patients."""
+    monkeypatch.setattr(design, "MANY_PATIENTS", 100)
+    for module in (design, fitting, generation):
+        monkeypatch.setattr(module, "PATIENTS_AT_ONCE", 64)
+    policy = cc.Policy(work=WorkLimits(memory=memory))
+    site = cc.Site("north", records, policy, division_key=SIMULATION_KEY)
+    site._context.meter._rounded = 1 << 20
+    return describe(METHODS["rules"]().fit(cc.House([site])))
+
+
+def test_rules_of_one_block_go_by_parts_and_need_little_memory(tmp_path, by_blocks, monkeypatch):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    in_memory = fit_by_parts(tmp_path, monkeypatch, read(path, None))
+    by_blocks(LARGE)
+    monkeypatch.setattr(column_store, "LARGE", 1)
+    stored = read(path, root)
+    assert stored.store is not None
+    assert fit_by_parts(tmp_path, monkeypatch, stored, "1.1 GB") == in_memory
+    with pytest.raises(ConciliumError, match="may take"):
+        fit_by_parts(tmp_path, monkeypatch, read(path, None), "1.1 GB")
 
 
 @pytest.mark.parametrize("block", [37, 299])
