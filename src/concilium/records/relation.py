@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.errors import RecordsError
-from concilium.records.batches import KEEPER, DeclaredColumn, code_batches
+from concilium.records.batches import KEEPER, DeclaredColumn, NotContinued, code_batches
 from concilium.records.coding import Place, ReadingKind, Schema, plan_reading, stated_kind
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
@@ -163,8 +163,13 @@ class _Relation:
             query = self.connection.sql(f"SELECT {cells} FROM {self.table}")
             return iter(query.to_arrow_reader(BATCH_ROWS))
 
+        def read_later(names: Sequence[str], before: Mapping[str, Any]) -> Iterator[pyarrow.RecordBatch]:
+            if self.plain is None or not self.plain.has(types, {name: casts[name][0] for name in names}):
+                raise NotContinued
+            return self.plain.read(names, before["groups"])
+
         declared = {name: column for name, (_, column) in casts.items()}
-        return code_batches(read, declared, lambda name: Place(self.source, name), empty)
+        return code_batches(read, declared, lambda name: Place(self.source, name), empty, read_later)
 
     def _cast(self, name: str, type_: str, reading: ReadingKind | None) -> tuple[str, DeclaredColumn]:
         """The SQL of a column's cells as moments, truth values, numbers or text, and what is declared of it."""
@@ -220,7 +225,8 @@ class _PlainParquet:
             for name, cell in casts.items()
         )
 
-    def read(self, names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+    def read(self, names: Sequence[str], start: int = 0) -> Iterator[pyarrow.RecordBatch]:
+        """The cells of these columns, from this row group on."""
         import pyarrow
         from pyarrow import parquet
 
@@ -229,7 +235,8 @@ class _PlainParquet:
                 name for name in names if str(parquet.read_schema(self._path).field(name).type) == "string"
             ]
             with parquet.ParquetFile(self._path, read_dictionary=texts, buffer_size=1 << 20) as file:
-                yield from file.iter_batches(BATCH_ROWS, columns=list(names))
+                groups = list(range(start, file.num_row_groups))
+                yield from file.iter_batches(BATCH_ROWS, groups, columns=list(names))
         except (pyarrow.ArrowException, OSError):
             raise RecordsError(f"{self._path} cannot be read as a Parquet file") from None
 

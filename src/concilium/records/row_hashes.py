@@ -37,14 +37,20 @@ FEW_VALUES = 4096  # columns with no more distinct values than this are remember
 APART = np.uint64(0xD1342543DE82EF95)
 
 
-def hash_rows(columns: Mapping[str, Column], rows: int, folder: Path | None = None) -> Hashes:
+def hash_rows(
+    columns: Mapping[str, Column], rows: int, folder: Path | None = None, known: Hashes | None = None
+) -> Hashes:
     """The hash of each row; the order in which the columns are given does not matter. Of a large table they are in a
-    file of no name in the folder."""
+    file of no name in the folder. Those of the first rows may be `known`."""
+    before = 0 if known is None else known.shape[1]
     parts = [_read_hashes(name, column) for name, column in columns.items()]
 
     def add_up(block: slice) -> NDArray[np.uint64]:
         hashes = np.zeros((block.stop - block.start, 2), dtype=np.uint64)
-        for start in range(block.start, block.stop, ROWS_AT_ONCE):
+        first = min(max(block.start, before), block.stop)
+        if known is not None and first > block.start:
+            hashes[: first - block.start] = read_block(known, slice(block.start, first)).T
+        for start in range(first, block.stop, ROWS_AT_ONCE):
             some = slice(start, min(start + ROWS_AT_ONCE, block.stop))
             own = hashes[start - block.start :][:ROWS_AT_ONCE]
             for part in parts:

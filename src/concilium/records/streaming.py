@@ -25,6 +25,7 @@ from concilium.records.batches import (
     BatchReader,
     Coder,
     DeclaredColumn,
+    NotContinued,
     read_numbers,
     split_cells,
     view,
@@ -43,7 +44,7 @@ from concilium.records.coding import (
     stated_kind,
 )
 from concilium.records.columns import EXACT, Coded, Column, Numbers, Value
-from concilium.records.grammar import BLANKS, is_number
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_number
 
 # Cells of a column that are kept in memory, each once. With more, which no study can ask about as categories, each row
 # keeps its own.
@@ -101,6 +102,14 @@ class Spool:
     def size(self) -> int:
         """In bytes."""
         return self._bytes
+
+    def resume(self, file: Path, size: int, checksum: int) -> None:
+        """Go on at the end of an earlier file of this size, which gets a second name. It never becomes shorter, since
+        it may be mapped; so one that somebody went on with before is left alone."""
+        if file.stat().st_size != size:
+            raise NotContinued(f"{file} is longer than it was")
+        os.link(file, self.path)
+        self._bytes, self.checksum = size, checksum
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -167,6 +176,9 @@ class Finished:
     distinct: Column
     spool: Spool
     sizes: NDArray[np.float64] | None = None
+    state: dict[str, Any] | None = (
+        None  # by which its coder goes on, where there are more rows later (`resume`)
+    )
 
     @property
     def is_plain(self) -> bool:
@@ -221,6 +233,7 @@ class StreamCoder(Coder):
         self._numbers: Any = self.spool
         self._form = "text"
         self._cells = Numbering()
+        self._reads_numbers = self._may_be_numbers
         self.by_row = False  # it is lost since it has too many distinct cells
         self._few = True  # whether the numbers of a typed source are so far few, and whole
 
@@ -295,8 +308,57 @@ class StreamCoder(Coder):
         self._few = False
         self.spool.append(read_numbers(array))
 
+    def resume(self, entry: Mapping[str, Any], folder: Path, rows: int) -> None:
+        """Go on behind the rows of a column that was finished and stored; NotContinued where that cannot be."""
+        state = entry.get("state")
+        if state is None:
+            raise NotContinued("its cells cannot be told from its values")
+        (name, size, checksum), *_ = entry["files"]
+        self._form, table, dtype = state["form"], None, np.dtype(entry.get("dtype", np.float64))
+        if "values" not in entry:
+            self._few, self._add = False, self._add_numbers
+        elif self._form == "text":
+            self._add = self._add_texts
+            self._numbering.code([str(cell) for cell in state.get("cells", entry["values"])])
+        elif self._form == "number":
+            self._cells.code(list(map(float, state.get("cells", entry["values"]))))
+        else:
+            self._cells.code([False, True])
+            table = self._cells.code([None, *entry["values"]])
+        self.spool.resume(folder / name, size, checksum)
+        self.spool.segments.append(_Segment(dtype, 0, rows, table))
+
     def finish(self, place: Place) -> Finished:
         """The column of all cells so far."""
+        found = self._finish(place)
+        return replace(found, state=self._describe(found))
+
+    def _describe(self, found: Finished) -> dict[str, Any] | None:
+        """What `resume` needs to go on from the stored column; None where the column does not tell which cells there
+        were. All texts that are missing everywhere are one cell."""
+        column, state = found.distinct, {"form": self._form}
+        if column.raw is not None or self._kind == "time" or self._form == "cells":
+            return None
+        if isinstance(column, Numbers):
+            return state if self._form == "number" or self._reads_numbers else None
+        if self._form == "truth" or found.sizes is not None or column.typed is not None:
+            return state if self._form == "truth" else None
+        told: dict[int, Any] = {}
+        distinct = (self._numbering if self._form == "text" else self._cells).distinct
+        if self._form == "text" and not distinct:
+            distinct = [
+                str(value) for value in column.values
+            ]  # small whole numbers, which have no other texts
+        for cell, code in zip(distinct, column.codes[1:].tolist(), strict=True):
+            if code in told or not (code or _is_missing(cell)):
+                return None
+            if code:
+                told[code] = cell
+        ordered = [told[code] for code in sorted(told)]
+        natural = [str(value) if self._form == "text" else value for value in column.values]
+        return state if ordered == natural else {**state, "cells": ordered}
+
+    def _finish(self, place: Place) -> Finished:
         own = replace(place, row=lambda code: place.row(self.spool.find_first(code)))
         kind, spool = stated_kind(self._kind), self.spool
         if self._form == "text":
@@ -392,6 +454,15 @@ class RowCoder(Coder):
             self._files["cells"].append(numbers)
         self._files["codes"].append(np.where(known, places, np.uint32(0)))
 
+    def resume(self, entry: Mapping[str, Any], folder: Path, rows: int) -> None:
+        """Go on behind the rows of a column that was stored."""
+        for name, size, checksum in entry["files"]:
+            part = str(name).partition(".")[2]
+            self._files[part].resume(folder / name, size, checksum)
+            if part == "cells":
+                self._bytes = size
+        self._rows, self._is_text = rows, len(entry["files"]) == len(self._files)
+
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the column."""
         files = [file for part, file in self._files.items() if part != "ends" or self._is_text]
@@ -407,6 +478,10 @@ class RowCoder(Coder):
     @property
     def _reads(self) -> bool:
         return self._kind == "code" or self._declared.guess
+
+
+def _is_missing(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.strip(BLANKS) in DEFAULT_MISSING
 
 
 def _holds_texts(form: Any) -> bool:
