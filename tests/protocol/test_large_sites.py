@@ -3,6 +3,8 @@ patients, what is left out of tables, and which populations are admitted."""
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -258,3 +260,30 @@ def test_the_same_populations_are_admitted_whatever_was_remembered_how(tmp_path,
             answers[way].append(len(ledger.patient_names()) // 8)
     by_blocks(LARGE)
     assert answers["memory"] == answers["blocks"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_was_answered_about_is_known_without_the_columns(tmp_path, by_blocks, removed):
+    """Numbers are of the ledger: 8 bytes a patient. What is beside the table is worked out of them again."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 3000, 3)
+    by_blocks(700)
+    said, numbers = [], []
+    with Ledger() as ledger:
+        for rows in (3000, 2999, 2000):
+            table = read(path, root)
+            assert table.store is not None
+            populations = Populations(ledger, cc.Patients(table=table), 4)
+
+            def seal(head, rows=rows, populations=populations):
+                said.append(populations.admit(Population(np.arange(rows, dtype=np.int32))))
+                return b""
+
+            ledger.charge(f"{rows}", "d", study="s", kind="k", mode="exact", seal=seal)
+            numbers.append(populations._numbers.find(ledger.recall_patients()).tolist())
+            if removed:
+                shutil.rmtree(root)
+        assert len(ledger.patient_names()) == 8 * 3000
+    by_blocks(LARGE)
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert said == [True, False, True]  # all but one is refused, whatever became of the columns

@@ -105,6 +105,8 @@ def test_text_files_read_the_same_from_disk(tmp_path, small_blocks, table):
 
 TYPED = {
     "int8": st.integers(-128, 127),
+    "uint16": st.integers(0, 400),
+    "float32": st.sampled_from([0.0, -0.0, 0.1, 2.0, 1e9]),
     "int64": st.integers(-(2**55), 2**55),
     "float64": st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.0, float("nan")]), st.floats(-1e6, 1e6)),
     "whole": st.integers(-3, 3).map(float),
@@ -253,7 +255,7 @@ def read_grown(path, root, monkeypatch, write, table, grown, **options):
     return readings
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=15)
 @given(text_tables(), st.floats(0, 1))
 def test_text_files_that_grew_are_read_on(tmp_path, small_blocks, table, share):
     rows, schema, missing, block = table
@@ -276,7 +278,7 @@ def test_text_files_that_grew_are_read_on(tmp_path, small_blocks, table, share):
     small_blocks(1 << 20)
 
 
-@SETTINGS
+@settings(SETTINGS, max_examples=15)
 @given(typed_tables(), st.integers(1, 59))
 def test_typed_files_that_grew_are_read_on(tmp_path, small_blocks, drawn, first):
     table, schema, block, written = drawn

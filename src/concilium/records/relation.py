@@ -198,7 +198,19 @@ class _Relation:
         return text, replace(typed, missing=frozenset() if whole else self.missing, tidy=tidy)
 
 
-PLAIN = {"TINYINT": "int8", "SMALLINT": "int16", "INTEGER": "int32", "BIGINT": "int64", "DOUBLE": "double"}
+PLAIN = {
+    "BOOLEAN": "bool",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "UTINYINT": "uint8",
+    "USMALLINT": "uint16",
+    "UINTEGER": "uint32",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "VARCHAR": "string",
+}
 
 
 class _PlainParquet:
@@ -215,13 +227,8 @@ class _PlainParquet:
         schema = parquet.read_schema(self._path)
         return schema.names == list(types) and all(
             "." not in name
-            and (
-                (types[name] == "VARCHAR" and str(schema.field(name).type) == "string")
-                or (
-                    cell in (identifier(name), f"{identifier(name)}::{types[name]}")
-                    and PLAIN.get(types[name]) == str(schema.field(name).type)
-                )
-            )
+            and PLAIN.get(types[name]) == str(schema.field(name).type)
+            and (types[name] == "VARCHAR" or cell in (identifier(name), f"{identifier(name)}::DOUBLE"))
             for name, cell in casts.items()
         )
 
