@@ -396,3 +396,25 @@ def test_a_gram_of_before_gets_the_present_margins(seed):
     found = fit_margins(before, np.diag(now), [1, 4, 8])
     np.testing.assert_allclose(found, now, rtol=0.02, atol=0.5)
     np.testing.assert_allclose(np.diag(found), np.diag(now))
+
+
+@pytest.mark.parametrize("method", [cc.ShapeModel, cc.NaiveBayes])
+@pytest.mark.parametrize(("events", "warned"), [(9, True), (10, False)])
+def test_a_class_of_few_patients_is_a_warning(columns, method, events, warned):
+    alike = {name: values[:150] for name, values in columns.items()}
+    alike["y"] = np.where(np.arange(150) < events, "yes", "no")
+    warnings = method("y", release="exact").fit(open_house(alike)).card.warnings
+    few = [one for one in warnings if one.startswith(f"{events} of 150 patients have y = yes: too few")]
+    assert bool(few) == warned
+
+
+def test_a_sheet_that_nobody_adds_up_says_how_to_shorten_it(columns):
+    many = {name: values[:400] for name, values in columns.items()}
+    draw = np.random.default_rng(3)
+    many |= {f"x{k}": (columns["odds"][:400] + 2 * draw.normal(size=400)).round(1) for k in range(16)}
+    house = open_house(many, schema=SCHEMA | {f"x{k}": "number" for k in range(16)})
+    said = str(cc.ShapeModel("y", release="exact").fit(house).score_sheet())
+    assert "terms are many to add up by hand: max_terms = 8" in said
+    short = cc.ShapeModel("y", release="exact", max_terms=8).fit(house).score_sheet()
+    assert "by hand" not in str(short)
+    assert len({row.term for row in short.rows}) <= 8
