@@ -10,9 +10,10 @@ for.
 Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
 table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
 
-A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads everything. A
-store that is damaged, or half-written, is written again; the one before stays until the new one is there, and as long
-as a process has it open.
+A store is taken for its source while that is as it was (unchanged.py). Where a file has only grown (growth.py), the
+next store goes on with the files of the one before: what is in them stays, and more comes behind it. `concilium columns
+check` reads everything. A store that is damaged, or half-written, is written again; the one before stays until the new
+one is there, and as long as a process has it open.
 """
 
 from __future__ import annotations

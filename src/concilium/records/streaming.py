@@ -31,6 +31,7 @@ from concilium.records.batches import (
     view,
     view_codes,
 )
+from concilium.records.blocks import list_blocks
 from concilium.records.coding import (
     MOST_CATEGORIES,
     Kind,
@@ -326,7 +327,10 @@ class StreamCoder(Coder):
             self._cells.code([False, True])
             table = self._cells.code([None, *entry["values"]])
         self.spool.resume(folder / name, size, checksum)
-        self.spool.segments.append(_Segment(dtype, 0, rows, table))
+        self.spool.segments += [
+            _Segment(dtype, block.start * dtype.itemsize, block.stop - block.start, table)
+            for block in list_blocks(rows)
+        ]
 
     def finish(self, place: Place) -> Finished:
         """The column of all cells so far."""
