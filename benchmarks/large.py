@@ -242,10 +242,14 @@ def measure(rows: int, place: Path) -> None:
         peers["grow_lightgbm"] = run("grow_lightgbm", path, folder)
     size, ledger = path.stat().st_size / 1e9, (place / "north.ledger").stat().st_size / 1e6
     scanned, written = found["scan"]["scanned"], found["scan"]["written"]
+    generate(path, rows + rows // 10)  # the same rows, and more behind them
+    time.sleep(3)
+    found["read grown"] = run("read", path, folder)
     load = os.getloadavg()[0]
     print(f"{rows:,} rows x 50 columns, {size:.2f} GB of Parquet, at a load of {load:.0f}")
     print(f"  pyarrow             scan {scanned:.2f} s, writing {written:.2f} s")
     print(f"  reading once        {say(found['read'])}")
+    print(f"  a tenth more rows   {say(found['read grown'])}")
     print(f"  opening again       {say(found['open_again'])}")
     print(f"  tree, first study   {say(found['grow'], 'first')}; another of the process {say(found['grow'])}")
     print(f"  tree, next process  {say(again, 'first')}; another {say(again)}")
