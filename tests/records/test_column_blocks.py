@@ -208,12 +208,14 @@ def test_a_parquet_file_of_plain_columns_is_read_by_arrow(tmp_path, monkeypatch,
         relation._PlainParquet, "read", lambda *given: readings.append(given[1]) or read(*given)
     )
     plain = {"sex": ["m", "f", None] * 40, "age": [1, 2, 3] * 40, "lab": [0.5, None, 2.5] * 40}
-    for more in ({}, {"seen": [datetime.date(2020, 1, 1)] * 120}, {"dot.ted": ["a"] * 120}):
+    days = pa.array([0, None, 18_262] * 40, pa.date32())
+    ancient = pa.array([0, None, -800_000] * 40, pa.date32())
+    for more in ({}, {"seen": days}, {"seen": ancient}, {"dot.ted": ["a"] * 120}):
         pq.write_table(pa.table(plain | more), path)
         stored = cc.Records.read(path, columns=root)
         same(stored, cc.Records.read(path))
         assert stored.store is not None
-        assert readings == ([] if more else [[*plain]])
+        assert readings == ([[*plain, *more]] if more in ({}, {"seen": days}) else [])
         readings.clear()
     path.write_bytes(path.read_bytes()[:60] + b"\xff" * 40 + path.read_bytes()[100:])
     with pytest.raises(RecordsError, match="cannot be read as a Parquet file"):

@@ -60,17 +60,18 @@ def _describe_parquet(path: Path, groups: int | None = None) -> tuple[dict[str, 
 
     about = parquet.read_metadata(path)
     many = about.num_row_groups if groups is None else min(groups, about.num_row_groups)
-    told = [about.row_group(group).to_dict() for group in range(many)]
-    ends = [
-        min(one["data_page_offset"], one["dictionary_page_offset"] or one["data_page_offset"])
-        + one["total_compressed_size"]
-        for group in told
-        for one in group["columns"]
+    columns = [
+        about.row_group(group).column(place) for group in range(many) for place in range(about.num_columns)
     ]
+    told, end = [], 0
+    for one in columns:  # of their statistics some cannot be read, such as dates before the year 1
+        start = min(one.data_page_offset, one.dictionary_page_offset or one.data_page_offset)
+        end = max(end, start + one.total_compressed_size)
+        told.append((one.path_in_schema, one.physical_type, one.compression, one.num_values, start, end))
     fields = [(field.name, str(field.type)) for field in parquet.read_schema(path)]
     schema = [str(about.schema.column(place)) for place in range(about.num_columns)]
     said = f"{fields}\n{schema}\n{told}"
-    return {"groups": many, "layout": hashlib.sha256(said.encode()).hexdigest()}, max(ends, default=0)
+    return {"groups": many, "layout": hashlib.sha256(said.encode()).hexdigest()}, end
 
 
 def _hash_begin(path: Path, size: int) -> str:

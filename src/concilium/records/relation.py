@@ -157,19 +157,29 @@ class _Relation:
         casts = {name: self._cast(name, types[name], kind) for name, kind in kinds.items()}
 
         def read(names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
-            if self.plain is not None and self.plain.has(types, {name: casts[name][0] for name in names}):
+            if self._is_plain(types, {name: casts[name][0] for name in names}):
+                assert self.plain is not None
                 return self.plain.read(names)
             cells = ", ".join(f"{casts[name][0]} AS {identifier(name)}" for name in names)
             query = self.connection.sql(f"SELECT {cells} FROM {self.table}")
             return iter(query.to_arrow_reader(BATCH_ROWS))
 
         def read_later(names: Sequence[str], before: Mapping[str, Any]) -> Iterator[pyarrow.RecordBatch]:
-            if self.plain is None or not self.plain.has(types, {name: casts[name][0] for name in names}):
-                raise NotContinued
+            if not self._is_plain(types, {name: casts[name][0] for name in names}):
+                raise NotContinued("it has columns that DuckDB turns into text")
+            assert self.plain is not None
             return self.plain.read(names, before["groups"])
 
         declared = {name: column for name, (_, column) in casts.items()}
         return code_batches(read, declared, lambda name: Place(self.source, name), empty, read_later)
+
+    def _is_plain(self, types: dict[str, str], casts: dict[str, str]) -> bool:
+        """Whether Arrow can read these columns; dates only of the years that both write in the same way."""
+        if self.plain is None or not self.plain.has(types, casts):
+            return False
+        dates = [identifier(name) for name in casts if types[name] == "DATE"]
+        within = " AND ".join(f"{one} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'" for one in dates)
+        return not dates or bool(self.ask(f"coalesce(bool_and({within}), true)"))
 
     def _cast(self, name: str, type_: str, reading: ReadingKind | None) -> tuple[str, DeclaredColumn]:
         """The SQL of a column's cells as moments, truth values, numbers or text, and what is declared of it."""
@@ -210,7 +220,9 @@ PLAIN = {
     "FLOAT": "float",
     "DOUBLE": "double",
     "VARCHAR": "string",
+    "DATE": "date32[day]",
 }
+AS_TEXT = ("VARCHAR", "DATE")
 
 
 class _PlainParquet:
@@ -228,7 +240,8 @@ class _PlainParquet:
         return schema.names == list(types) and all(
             "." not in name
             and PLAIN.get(types[name]) == str(schema.field(name).type)
-            and (types[name] == "VARCHAR" or cell in (identifier(name), f"{identifier(name)}::DOUBLE"))
+            and cell.removeprefix(identifier(name))
+            in (["::VARCHAR"] if types[name] in AS_TEXT else ["", "::DOUBLE"])
             for name, cell in casts.items()
         )
 
@@ -243,9 +256,20 @@ class _PlainParquet:
             ]
             with parquet.ParquetFile(self._path, read_dictionary=texts, buffer_size=1 << 20) as file:
                 groups = list(range(start, file.num_row_groups))
-                yield from file.iter_batches(BATCH_ROWS, groups, columns=list(names))
+                for batch in file.iter_batches(BATCH_ROWS, groups, columns=list(names)):
+                    yield pyarrow.record_batch(list(map(_write_dates, batch.columns)), list(names))
         except (pyarrow.ArrowException, OSError):
             raise RecordsError(f"{self._path} cannot be read as a Parquet file") from None
+
+
+def _write_dates(array: Any) -> Any:
+    """An array of dates as texts; others as they are."""
+    import pyarrow
+
+    if not pyarrow.types.is_date(array.type):
+        return array
+    encoded = array.dictionary_encode()
+    return pyarrow.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pyarrow.string()))
 
 
 def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
