@@ -36,7 +36,6 @@ WHOLE, TEXTS, MEASURED = 30, 10, 9
 WARDS = np.array(["medical", "surgical", "intensive", "elsewhere"])
 CUTS = [80.0, 90.0, 95.0, 100.0, 105.0, 110.0, 120.0]
 LIGHTGBM_ROWS = 1_000_000
-ONE_BLOCK = 1 << 20  # up to here RuleFit takes all patients at once, which is more than the limit
 RULES_ROWS = 5_000_000  # RuleFit is fitted to no more: it takes long
 
 
@@ -300,17 +299,21 @@ def measure(rows: int, place: Path) -> None:
     time.sleep(3)  # a file that has just changed is taken for one that may change again, and read twice
     found = {step: run(step, path, folder) for step in ("read", "scan", "grow", "open_again")}
     again = run("grow", path, folder)
-    if ONE_BLOCK < rows <= RULES_ROWS:
+    if rows <= RULES_ROWS:
         found["fit_rules"] = run("fit_rules", path, folder)
     peers = {"count_in_duckdb": run("count_in_duckdb", path, folder)}
     if rows <= LIGHTGBM_ROWS:
         peers["grow_lightgbm"] = run("grow_lightgbm", path, folder)
     size, ledger = path.stat().st_size / 1e9, (place / "north.ledger").stat().st_size / 1e6
     scanned, written = found["scan"]["scanned"], found["scan"]["written"]
+    generate(path, rows + rows // 10)  # the same rows, and more behind them
+    time.sleep(3)
+    found["read grown"] = run("read", path, folder)
     load = os.getloadavg()[0]
     print(f"{rows:,} rows x 50 columns, {size:.2f} GB of Parquet, at a load of {load:.0f}")
     print(f"  pyarrow             scan {scanned:.2f} s, writing {written:.2f} s")
     print(f"  reading once        {say(found['read'])}")
+    print(f"  a tenth more rows   {say(found['read grown'])}")
     print(f"  opening again       {say(found['open_again'])}")
     print(f"  tree, first study   {say(found['grow'], 'first')}; another of the process {say(found['grow'])}")
     print(f"  tree, next process  {say(again, 'first')}; another {say(again)}")

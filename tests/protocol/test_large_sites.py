@@ -3,6 +3,8 @@ patients, what is left out of tables, and which populations are admitted."""
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,13 +13,15 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.models.outcome import Outcome
+from concilium.policy.policy import WorkLimits
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import _are_last
 from concilium.protocol.disclosure import Population, Populations
 from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
 from concilium.protocol.questions import Gaussian
 from concilium.records import blocks, column_store
-from concilium.rulefit import generation
+from concilium.rulefit import design, fitting, generation
 from concilium.shapes.private_sums import AskDirections, Direction
 from concilium.statistics.columns import Column, Factor
 from concilium.statistics.private_hazards import AskHazards
@@ -194,6 +198,30 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
         np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
 
 
+def fit_by_parts(tmp_path, monkeypatch, records, memory="2 GB"):
+    """Rules of a site whose table is one block, and counts as a million patients."""
+    monkeypatch.setattr(design, "MANY_PATIENTS", 100)
+    for module in (design, fitting, generation):
+        monkeypatch.setattr(module, "PATIENTS_AT_ONCE", 64)
+    policy = cc.Policy(work=WorkLimits(memory=memory))
+    site = cc.Site("north", records, policy, division_key=SIMULATION_KEY)
+    site._context.meter._rounded = 1 << 20
+    return describe(METHODS["rules"]().fit(cc.House([site])))
+
+
+def test_rules_of_one_block_go_by_parts_and_need_little_memory(tmp_path, by_blocks, monkeypatch):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    in_memory = fit_by_parts(tmp_path, monkeypatch, read(path, None))
+    by_blocks(LARGE)
+    monkeypatch.setattr(column_store, "LARGE", 1)
+    stored = read(path, root)
+    assert stored.store is not None
+    assert fit_by_parts(tmp_path, monkeypatch, stored, "1.1 GB") == in_memory
+    with pytest.raises(ConciliumError, match="may take"):
+        fit_by_parts(tmp_path, monkeypatch, read(path, None), "1.1 GB")
+
+
 @pytest.mark.parametrize("block", [37, 299])
 def test_trees_of_a_sample_make_the_same_rules_which_are_counted_over_everybody(
     tmp_path, by_blocks, monkeypatch, block
@@ -308,7 +336,7 @@ PRIVATE = {
         query="",
         target="died",
         attributes=(Attribute("lab", (80.0, 100.0, 120.0)),),
-        positive="yes",
+        outcome=Outcome(positive="yes"),
         directions=(Direction(0, (0.1, -1.0, 0.2, 0.7, 1.0)),),
         cap=1.0,
         lead=0.5,
@@ -348,3 +376,30 @@ def test_the_last_rows_of_each_patient_are_found_by_blocks(by_blocks, rows, pati
     for patient in range(patients):
         own = np.flatnonzero(owners == patient)
         assert np.flatnonzero(last & (owners == patient)).tolist() == own[-most:].tolist()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_was_answered_about_is_known_without_the_columns(tmp_path, by_blocks, removed):
+    """Numbers are of the ledger: 8 bytes a patient. What is beside the table is worked out of them again."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 3000, 3)
+    by_blocks(700)
+    said, numbers = [], []
+    with Ledger() as ledger:
+        for rows in (3000, 2999, 2000):
+            table = read(path, root)
+            assert table.store is not None
+            populations = Populations(ledger, cc.Patients(table=table), 4)
+
+            def seal(head, rows=rows, populations=populations):
+                said.append(populations.admit(Population(np.arange(rows, dtype=np.int32))))
+                return b""
+
+            ledger.charge(f"{rows}", "d", study="s", kind="k", mode="exact", seal=seal)
+            numbers.append(populations._numbers.find(ledger.recall_patients()).tolist())
+            if removed:
+                shutil.rmtree(root)
+        assert len(ledger.patient_names()) == 8 * 3000
+    by_blocks(LARGE)
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert said == [True, False, True]  # all but one is refused, whatever became of the columns

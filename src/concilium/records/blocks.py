@@ -39,8 +39,8 @@ def is_large(rows: int) -> bool:
 
 
 def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
-    """The blocks of a table, in order; where it is large, each has `at_once` rows at most."""
-    step = min(ROWS_AT_ONCE, at_once) if at_once and is_large(rows) else ROWS_AT_ONCE
+    """The blocks of a table, in order, of `at_once` rows at most."""
+    step = min(ROWS_AT_ONCE, at_once or ROWS_AT_ONCE)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
