@@ -46,6 +46,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--epsilons", default=".5,1,3")
     parser.add_argument("--tables", default="")
+    parser.add_argument(
+        "--only", default="", help="only methods with this in their names: epsilon, for private ones"
+    )
     parser.add_argument("--without", default="", help="methods whose names begin so are not run")
     parser.add_argument("--again", default="", help="methods whose names begin so are measured again")
     parser.add_argument("--environment", type=Path, default=Path("build/readable"))
@@ -59,12 +62,16 @@ def main() -> None:
     tables = list_tables(given.data)
     epsilons = [float(one) for one in given.epsilons.split(",") if one]
     skipped = tuple(one for one in given.without.split(",") if one)
+
+    def is_wanted(name: str) -> bool:
+        return given.only in name and not (skipped and name.startswith(skipped))
+
     forgotten = tuple(one for one in given.again.split(",") if one)
     measured: dict[str, list[Found]] = {}
     for number in range(given.first, given.first + given.splits):
         for name in given.tables.split(",") if given.tables else tables:
             kept = given.environment / "found" / f"{name}.{number}.json"
-            found = measure(tables[name](), number, python, epsilons, skipped, forgotten, kept)
+            found = measure(tables[name](), number, python, epsilons, is_wanted, forgotten, kept)
             measured.setdefault(name, []).append(found)
     print("| set | method | AUC | difference (SE) | terms | seconds |")
     print("|---" * 6 + "|")
@@ -219,7 +226,7 @@ def measure(
     number: int,
     python: Path,
     epsilons: list[float],
-    skipped: tuple[str, ...],
+    is_wanted: Callable[[str], bool],
     forgotten: tuple[str, ...],
     kept: Path,
 ) -> Found:
@@ -237,9 +244,7 @@ def measure(
         kept.write_text(json.dumps(found))
 
     noisy = [f"DP-EBM {rate}, epsilon {one:g}" for one in epsilons for rate in RATES]
-    peers = [
-        one for one in (*PEERS, *noisy) if one not in found and not (skipped and one.startswith(skipped))
-    ]
+    peers = [one for one in (*PEERS, *noisy) if one not in found and is_wanted(one)]
     if peers:
         with tempfile.TemporaryDirectory() as written:
             folder = Path(written)
@@ -250,7 +255,7 @@ def measure(
             for name, measured in json.loads((folder / "found.json").read_text()).items():
                 keep(name, *measured)
     ours = list_ours(learned, bins, epsilons)
-    for name in [one for one in ours if one not in found and not (skipped and one.startswith(skipped))]:
+    for name in [one for one in ours if one not in found and is_wanted(one)]:
         keep(name, *run_ours(ours[name], learned, held))
     return found
 

@@ -79,7 +79,7 @@ OWN_NOISE = {"privacy", "statistical"}
 
 # Of the examples that a property test states, how many it draws. CI draws the same ones every time, so that more of
 # them tell little; `make thorough` draws all.
-EXAMPLES, FEW = 0.25, 10
+EXAMPLES, FEW = 0.2, 6
 
 
 def pytest_addoption(parser):
@@ -159,3 +159,32 @@ def _site_streams():
     from concilium.transports.embedded import Embedded
 
     Embedded._ask_one = _Replay.name_sites(Embedded._ask_one)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cheap_passwords():
+    """A password takes a sixth of a second of a processor, on purpose, and pages are opened by hundreds of people."""
+    from argon2 import PasswordHasher
+
+    from concilium.console import access
+
+    make = access._make_hasher
+    access._make_hasher = lambda: PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    access._make_hasher.__wrapped__ = make
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_choice_of_blocks():
+    """The same codes are shared again and again, and which blocks are best is searched for once."""
+    from concilium.codes import sharing
+
+    choose, chosen = sharing.choose_blocking, {}
+
+    def choose_once(distances, candidates, epsilon, most_added, weights=None):
+        arrays = [(one.shape, one.tobytes()) for one in (distances, candidates, weights) if one is not None]
+        about = (*arrays, epsilon, most_added)
+        if about not in chosen:
+            chosen[about] = choose(distances, candidates, epsilon, most_added, weights)
+        return chosen[about]
+
+    sharing.choose_blocking = choose_once

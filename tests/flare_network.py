@@ -13,7 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 import concilium as cc
+from concilium.cli.main import app
 from concilium.privacy.identity import Identity
 
 SITES = ("coast", "north", "south")
@@ -21,6 +24,8 @@ PERSON = "ana@example.org"
 CONCILIUM = [sys.executable, "-m", "concilium.cli.main"]
 # Nothing here may hang: whatever takes longer than this has failed.
 PATIENCE = 240.0
+# What a process of a hospital, or of the house, looks into first.
+HOSPITAL = Path(__file__).parent / "flare" / "hospital"
 
 SCHEMA = """
 [schema]
@@ -38,6 +43,11 @@ AGREES = """
 releases = ["exact", "masked", "private", "local"]
 methods = ["tree", "voting-trees", "rulefit", "naive-bayes", "discovery", "experts"]
 """
+
+
+def prepend_path(*folders):
+    """Environment of a process of Python that looks there first."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))}
 
 
 def find_port():
@@ -97,7 +107,7 @@ class FlareNetwork:
             f'[house]\nhost = "{host}"\nport = {self.port}\n'
             + "".join(f'[[site]]\nname = "{s}"\n' for s in sites)
         )
-        run_command("flare", "provision", project, "--out", self.kits)
+        invoke("flare", "provision", project, "--out", self.kits)
         self.records = write_records(self.folder)
         self.house_fingerprint = Identity.at(self.make_house_folder() / "house.identity").fingerprint
         for site in sites:
@@ -141,7 +151,7 @@ class FlareNetwork:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=os.environ | self.extra.get(f"{name} environment", {}),
+                env=os.environ | prepend_path(HOSPITAL) | self.extra.get(f"{name} environment", {}),
             )
             log.close()
         return self
@@ -261,4 +271,12 @@ def run_command(*arguments, before=(), check=True, timeout=PATIENCE):
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     if check:
         assert done.returncode == 0, (done.stdout, done.stderr)
+    return done
+
+
+def invoke(*arguments, check=True):
+    """A command that takes a moment, in this process."""
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    if check:
+        assert done.exit_code == 0, done.output
     return done

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 
 import numba
 import pytest
@@ -39,3 +41,32 @@ def test_a_kernel_works_where_the_disk_is_full(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         numba.njit(cache=True)(add)(1, 2)
     assert compiled()(add)(1, 2) == 3
+
+
+CALLED = """
+import sys, threading
+import numpy as np
+from concilium.trees import grouping
+
+assert "numba" not in sys.modules
+one, other = np.array([3, 1]), np.array([1, 3])
+barrier, said = threading.Barrier(4), []
+
+def call():
+    barrier.wait()
+    said.append(grouping._spread(one, other))
+
+threads = [threading.Thread(target=call) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert "numba" in sys.modules
+print(len(said), len(set(said)), len(grouping._spread.nopython_signatures), hasattr(grouping._entropy, "py_func"))
+"""
+
+
+def test_numba_is_loaded_by_the_first_call_and_by_several_at_once():
+    """A kernel that calls others, which are not compiled either. In a process of its own: here, numba is loaded."""
+    done = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, text=True, timeout=600)
+    assert (done.stdout, done.returncode) == ("4 1 1 True\n", 0), done.stderr

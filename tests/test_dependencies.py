@@ -75,7 +75,7 @@ scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b""
 asyncio.run(app({**scope, "headers": headers}, receive, send))
 assert replies[0]["status"] == 303, replies
 """,
-    "FLARE site": "from concilium.transports.flare import launcher, site_job, starting",
+    "FLARE site": "from concilium.transports.flare import launcher, site_job, starting; site_job.rehearse()",
 }
 
 

@@ -28,7 +28,7 @@ CLASSIFIERS = (
     "NaiveBayesClassifier",
     "LogisticRegression",
 )
-REGRESSORS = ("LinearRegression", "RuleFitRegressor")
+REGRESSORS = ("LinearRegression", "RuleFitRegressor", "ShapeModelRegressor")
 QUICK = {"DecisionTreeClassifier"}
 """What is checked at each change; `make thorough` checks all."""
 

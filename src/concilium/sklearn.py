@@ -247,5 +247,9 @@ class LinearRegression(_Regressor, method="regression", family="gaussian"):
     """Differences with intervals."""
 
 
+class ShapeModelRegressor(_Regressor, method="shapes"):
+    """One curve per column, which add up to a number."""
+
+
 class RuleFitRegressor(_Regressor, method="rulefit"):
     """Rules and linear terms that add up to a number."""

@@ -18,12 +18,12 @@ import concilium as cc
 from adversary.recordings import NAMES, PLACES, STUDIES, Exchange, Relay, few_rounds, make_small
 from agreed import Asker
 from concilium.ledger.memory import LASTING_RULE
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, decode, encode, open_reply
 from concilium.protocol.questions import Gathered, Statistic
 from concilium.protocol.studies import NO_MORE, TOO_FEW
 from concilium.registry import KINDS, RELEASES, load
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.generation import AskRules, Rules
 from contract.patients import SCHEMA, hold
 from protocol.test_hostile_numbers import find_numbers, look, put

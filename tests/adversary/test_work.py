@@ -17,6 +17,7 @@ from agreed import check, deliver
 from concilium.errors import HouseError, MessageError, PolicyError
 from concilium.experts.site_experts import LAST_ENSEMBLES
 from concilium.ledger import chain as ledger_chain
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import WorkLimits
 from concilium.protocol import meter
 from concilium.protocol.attributes import SLOWEST_OPERATION, Attribute
@@ -28,7 +29,6 @@ from concilium.protocol.schema import AskSchema
 from concilium.protocol.splits import LAST_ASKED
 from concilium.protocol.sums import pack
 from concilium.registry import KINDS, load
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.terms import RuleTerms, write_terms

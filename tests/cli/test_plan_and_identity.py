@@ -130,6 +130,17 @@ def test_a_plan_names_what_a_policy_forbids(folder: Path, policy: str, release: 
     ]
 
 
+def test_a_plan_says_that_hospitals_are_too_few_for_masks(folder: Path) -> None:
+    (folder / "south.toml").write_text("[release]\ncolluders = 2\n")
+    planned = ask("run", str(folder / "masked.toml"), "--plan")
+    assert planned.exit_code == 2
+    (said,) = [line for line in planned.stdout.splitlines() if "will refuse" in line]
+    assert "with 2 tolerated colluders at least 4 are needed" in said
+    result = ask("run", str(folder / "masked.toml"), "--out", str(folder / "out"))
+    assert "at least 4 are needed" in result.stderr
+    assert "nothing was asked" in result.stderr
+
+
 def test_an_unlimited_budget_is_planned_and_shown_as_such(folder: Path) -> None:
     (folder / "south.toml").write_text('[budget]\ntotal = "unlimited"\n')
     planned = ask("run", str(folder / "private.toml"), "--plan")

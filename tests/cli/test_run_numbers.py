@@ -240,7 +240,7 @@ BAD = {
         "[bins] 'cost' says that the target is a number, and",
     ),
     "a code": ("[rulefit]", '[schema]\ncost = "code"\n[rulefit]', "and [schema] that it is a code"),
-    "private": ('"exact"', '"private"', "a private study predicts yes or no"),
+    "private": ('"exact"', '"private"', "a private rulefit predicts yes or no"),
     "a tree": (
         STUDY[STUDY.index("[rulefit]") :],
         "",
@@ -249,7 +249,7 @@ BAD = {
     "a tree, no range": (
         "cost = [0, 30000]\nage = [40, 60, 75]\n" + STUDY[STUDY.index("[rulefit]") :],
         "",
-        'such as cost = [0, 100] and take method = "rulefit", or make classes of it',
+        'such as cost = [0, 100] and take method = "shapes", or make classes of it',
     ),
     "endless": ("[0, 30000]", "[0, inf]", "the bins of 'cost' must be 1 to 1000 finite edges"),
 }

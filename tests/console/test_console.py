@@ -18,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import concilium as cc
+from concilium.console import access as access_module
 from concilium.console.access import MOST_GUESSES, AccessError, UserBook
 from concilium.console.audit_trail import AuditTrail, TrailError, verify
 from concilium.console.gateway import listen, make_server
@@ -447,12 +448,17 @@ def test_guessing_a_password_is_slowed(folder: Path, users: Path) -> None:
     assert "Wait" in reply.text
 
 
-def test_passwords_are_hashed_and_users_files_checked(tmp_path: Path) -> None:
+def test_passwords_are_hashed_and_users_files_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        access_module, "_make_hasher", access_module._make_hasher.__wrapped__
+    )  # as it is shipped
     book = UserBook(tmp_path / "users.json")
     book.add("A", ["viewer", "steward"], PASSWORD)
     text = book.path.read_text()
     assert PASSWORD not in text
-    assert "$argon2id$" in text
+    assert "$argon2id$v=19$m=65536,t=3,p=4$" in text
     assert book.path.stat().st_mode & 0o077 == 0
     assert book.check("A", PASSWORD) == {"viewer", "steward"}
     assert book.check("A", PASSWORD + "x") is None

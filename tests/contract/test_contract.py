@@ -375,7 +375,7 @@ def test_a_killed_fit_goes_on_from_its_journal_and_charges_nothing_twice(name, t
     last = min(2, cc.load(tmp_path / "whole" / "model.json").card.rounds)
     # Processes that are there to be killed come of one that has loaded the package, and nothing else.
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["contract.fit_and_die"])
+    processes.set_forkserver_preload(["contract.fit_and_die", "numba"])
     killed = processes.Process(target=fit, args=(tmp_path / "killed", name, last))
     killed.start()
     killed.join()

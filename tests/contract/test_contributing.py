@@ -23,9 +23,9 @@ from contract.patients import EVERYONE, open_sites
 
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NEEDED = """
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -34,10 +34,14 @@ from numpy.typing import NDArray
 from concilium.protocol.attributes import Attribute, recode
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import Conversation, Learned, Partners
+from concilium.models.explanation import Explanation, say_interval, say_share
+from concilium.models.intervals import share_interval
 from concilium.models.method import Method, QueryText, ReleaseName, Target, documented
+from concilium.models.prediction import AnyPatients
 from concilium.protocol.questions import PLAIN, PRIVATE, Gaussian, Sensitivity, Summed
 from concilium.protocol.schema import AskSchema, name_classes
 from concilium.privacy.accounting import Plan, PlannedQuestion
+from concilium.records.dictionary import say_value
 
 
 class MajorityBody(msgspec.Struct):
@@ -62,16 +66,20 @@ def test_the_worked_example_learns(monkeypatch):
     exec(NEEDED + "\n".join(map(textwrap.dedent, blocks)), vars(module))
     monkeypatch.setitem(KINDS, "majority.present", "majority_example:AskPresent")
     policy = cc.Policy(kinds=tuple(KINDS))
-    missing = dict.fromkeys(module.Majority.__abstractmethods__)
-    complete = type("Complete", (module.Majority,), missing)
-    module.Complete = complete
-    monkeypatch.setitem(METHODS, "majority", "majority_example:Complete")
+    monkeypatch.setitem(METHODS, "majority", "majority_example:Majority")
     for release in module.Majority.releases:
-        model = complete(target="y", release=release).fit(cc.House(open_sites(policy=policy)))
+        model = module.Majority(target="y", release=release).fit(cc.House(open_sites(policy=policy)))
         counted = dict(zip(model.body.classes, model.body.counts, strict=True))
         assert counted == Counter(row["y"] for row in EVERYONE)
     tiers = cc.House([cc.Region("all", cc.House(open_sites(policy=policy)))])
-    assert complete(target="y").fit(tiers).body.counts == model.body.counts
+    assert module.Majority(target="y").fit(tiers).body.counts == model.body.counts
+    called, patients = Counter(row["y"] for row in EVERYONE).most_common(1)[0]
+    assert set(model.predict(EVERYONE)) == {called}
+    said = model.explain(EVERYONE[0])
+    assert said.prediction == called
+    assert str(said).startswith(
+        f"y = {called} ({patients / len(EVERYONE):.0%} of {len(EVERYONE)} patients; 95% interval"
+    )
 
 
 def test_a_statistic_without_a_check_of_its_own_is_safe(monkeypatch):

@@ -81,6 +81,7 @@ def test_learned_risks_are_those_of_patients_who_are_all_followed(hospitals, nam
     assert any(one.startswith("the risk is that by t = 100: 2") for one in model.card.warnings)
     said = model.explain({"dose": 1.0, "old": "yes"})
     assert "The risk is that by t = 100." in str(said)
+    assert model.text().endswith("The risk is that by t = 100.")
 
 
 def test_a_model_keeps_its_horizon_and_is_measured_by_it(hospitals, tmp_path):

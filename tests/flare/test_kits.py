@@ -29,7 +29,7 @@ from concilium.transports.flare.own_log import start_own_log
 from concilium.transports.flare.parent import _watch_dates
 from concilium.transports.flare.provisioning import SITE_FILE, FlareProject
 from concilium.transports.flare.starting import prepare_site
-from flare_network import PERSON, FlareNetwork, run_command
+from flare_network import PERSON, FlareNetwork, invoke
 
 pytest.importorskip("nvflare")
 
@@ -57,8 +57,8 @@ def no_log_after():
 
 
 def check(*arguments):
-    done = run_command("flare", *arguments, "--check", check=False)
-    return done.returncode, done.stderr
+    done = invoke("flare", *arguments, "--check", check=False)
+    return done.exit_code, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_hospital_is_added_and_a_kit_made_anew_without_touching_others(network
     project.write_text((network.folder / "network.toml").read_text() + '[[site]]\nname = "east"\n')
     before = {kit: (kits / kit / "startup" / "client.crt").read_bytes() for kit in network.sites}
     shutil.rmtree(kits / "coast")
-    made = json.loads(run_command("flare", "provision", project, "--out", kits, "--json").stdout)
+    made = json.loads(invoke("flare", "provision", project, "--out", kits, "--json").stdout)
     assert sorted(made) == ["coast", "east"]
     for kit in ("north", "south"):
         assert (kits / kit / "startup" / "client.crt").read_bytes() == before[kit]
@@ -135,7 +135,7 @@ def test_a_renewed_kit_has_a_new_certificate_and_all_else_as_it_was(network, tmp
     kept = {kit: read(kit, startup=False) for kit in ("house", "north", "south", "coast")}
     others = {kit: read(kit, startup=True) for kit in ("south", "coast", PERSON)}
     command = ("flare", "provision", network.folder / "network.toml", "--out", kits)
-    made = json.loads(run_command(*command, "--renew", "north", "--renew", "house", "--json").stdout)
+    made = json.loads(invoke(*command, "--renew", "north", "--renew", "house", "--json").stdout)
     assert sorted(made) == ["house", "north"]
     assert {kit: read(kit, startup=False) for kit in kept} == kept
     assert {kit: read(kit, startup=True) for kit in others} == others
@@ -144,9 +144,9 @@ def test_a_renewed_kit_has_a_new_certificate_and_all_else_as_it_was(network, tmp
         assert own.certificate != Kit.open(network.kits / kit, role).certificate
         assert (kits / kit / "startup" / f"{stem}.key").stat().st_mode & 0o077 == 0
         assert not list((kits / kit / "startup").glob("*.sh"))
-    done = run_command(*command, "--renew", "nroth", check=False)
+    done = invoke(*command, "--renew", "nroth", check=False)
     assert "there is no kit 'nroth' to renew; did you mean 'north'?" in done.stderr
-    assert "--renew" in run_command(*command, check=False).stderr
+    assert "--renew" in invoke(*command, check=False).stderr
 
 
 def reissue(kits, name, starts, ends):

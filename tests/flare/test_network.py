@@ -18,7 +18,7 @@ import pytest
 
 import concilium as cc
 from concilium.ledger.head import read_head
-from flare_network import PATIENCE, PERSON, SITES, FlareNetwork, run_command
+from flare_network import HOSPITAL, PATIENCE, PERSON, SITES, FlareNetwork, invoke, prepend_path, run_command
 
 pytest.importorskip("nvflare")
 
@@ -92,15 +92,11 @@ def network(tmp_path_factory):
     for site in SITES:  # Python looks here first, in each process of a site: what makes it ill is put there
         own = network.folder / f"{site}-python"
         own.mkdir()
-        network.extra[f"{site} environment"] = {"PYTHONPATH": prepend_path(own)}
+        network.extra[f"{site} environment"] = prepend_path(own, HOSPITAL)
     try:
         yield network.start().wait_until_connected()
     finally:
         network.stop()
-
-
-def prepend_path(folder):
-    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def read_results(out):
@@ -169,21 +165,6 @@ def count_patients(network, sites=SITES):
     return sum(len(network.records[site].read_text().splitlines()) - 1 for site in sites)
 
 
-def test_hospitals_left_out_in_turn_are_measured_at_home_by_the_models_of_the_others(network):
-    sites = "".join(f'[[site]]\nname = "{site}"\n' for site in SITES)
-    study = network.write_study(
-        "left-out", describe("left-out", more='[evaluate]\nleave_out = "site"\n' + sites)
-    )
-    _, out = network.submit(study)
-    metrics = read_results(out)["metrics"]
-    seen = network.run_embedded(study).metrics  # with all records at hand
-    assert metrics["patients"] == seen["patients"] == count_patients(network)
-    for site in SITES:
-        for key in ("patients", "events", "accuracy", "sensitivity"):
-            assert metrics["sites"][site][key] == pytest.approx(seen["sites"][site][key])
-    assert metrics["auc"] == pytest.approx(seen["auc"], abs=0.01)
-
-
 def test_a_model_that_exists_is_measured_by_the_hospitals_of_a_network(network):
     """As in one process. With noise: tests/study/test_measured_study.py."""
     sites = [cc.Site(name, cc.Records.read(path)) for name, path in network.records.items()]
@@ -216,7 +197,7 @@ def read_entries(network):
 
 def test_a_month_of_questions_is_one_job_that_the_house_hands_out_by_pass(network, tmp_path):
     signed = tmp_path / "weiss.pass"
-    vouched = run_command(
+    vouched = invoke(
         "identity",
         "vouch",
         network.ledger("north").with_name("north.ledger.identity"),
@@ -396,10 +377,10 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
     network.kill("north")  # overnight
     network.start("north")
     for site in SITES:
-        listed = json.loads(run_command("studies", network.ledger(site), "--json").stdout)["studies"]
+        listed = json.loads(invoke("studies", network.ledger(site), "--json").stdout)["studies"]
         waiting = [one["study"] for one in listed if one["status"] == "waiting"]
         assert len(waiting) == 1
-        run_command(
+        invoke(
             "studies",
             "agree",
             network.ledger(site),
@@ -415,6 +396,11 @@ def test_a_study_waits_for_stewards_also_over_a_restart_and_goes_on_in_the_same_
     assert_charged_once(network)
 
 
+# Hospitals are left out in turn, and measured at home by the model of the others.
+LEFT_OUT = '[evaluate]\nleave_out = "site"\n'
+NAMED = "".join(f'[[site]]\nname = "{site}"\n' for site in SITES)
+
+
 def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network):
     known = set().union(*(list_studies(network, site) for site in SITES))
     study = network.write_study("goes-on", describe_lossy("goes-on", "continue", timeout=20))
@@ -423,7 +409,8 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     frozen, new = stop_midway(network, "coast", before, known)
     try:
         wait_for(lambda: new in list_studies(network, "south"), "the middle of the study")
-        killed = network.write_study("killed", describe_lossy("killed", "stop", method="regression"))
+        more = LEFT_OUT + HOUSE.format(on_loss="stop", timeout=600) + NAMED
+        killed = network.write_study("killed", describe("killed", "regression", more=more))
         before = find_job_processes(network, "south")
         second, killed_out = network.start_submit(killed)
         stop_midway(network, "south", before, {*known, new})
@@ -458,6 +445,13 @@ def test_a_silent_site_a_killed_one_and_a_dry_ledger_end_studies_in_time(network
     code, said = finish(process)
     network.set_policy("coast", POLICY)
     assert compare_with_embedded(network, killed, killed_out)["dropouts"] == []
+    metrics = read_results(killed_out)["metrics"]
+    seen = network.run_embedded(killed).metrics  # with all records at hand
+    assert metrics["patients"] == seen["patients"] == count_patients(network)
+    for site in SITES:
+        for key in ("patients", "events", "accuracy", "sensitivity"):
+            assert metrics["sites"][site][key] == pytest.approx(seen["sites"][site][key])
+    assert metrics["auc"] == pytest.approx(seen["auc"], abs=0.01)
     assert code == 2, said
     assert "coast: this would cost" in said
     assert "is left" in said

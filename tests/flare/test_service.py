@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from concilium.privacy.identity import Identity
-from flare_network import CONCILIUM, PATIENCE, PERSON, FlareNetwork, run_command, write_records
+from flare_network import CONCILIUM, PATIENCE, PERSON, FlareNetwork, invoke, run_command, write_records
 
 pytest.importorskip("nvflare")
 
@@ -81,7 +81,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(unit, tmp_path):
     assert done.returncode == 0, done.stderr
     assert unit not in done.stderr
     role = "site" if "@" in unit else "house"
-    assert run_command("flare", "unit", role).stdout == (UNITS / unit).read_text()
+    assert invoke("flare", "unit", role).stdout == (UNITS / unit).read_text()
 
 
 def is_view_possible(tmp):
@@ -111,7 +111,7 @@ class Services(FlareNetwork):
             f'[project]\nname = "burns"\npeople = ["{PERSON}", "{OTHER}"]\n'
             f'[house]\nhost = "localhost"\nport = {self.port}\n[[site]]\nname = "north"\n'
         )
-        run_command("flare", "provision", project, "--out", self.kits)
+        invoke("flare", "provision", project, "--out", self.kits)
         (self.kits / "records").mkdir()
         write_records(self.kits / "records")
         program = folder / "opt" / "concilium" / "bin" / "concilium"

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from contextlib import closing, suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,8 @@ SITE = textwrap.dedent(
     sys.path[:0] = [sys.argv[2], sys.argv[2] + "/.."]
     from agreed import deliver
     from conversation import ROWS, schema_message
+    from concilium.ledger import file
+    file.CHECKPOINT_SECONDS = 1.0  # so long it waits for another process to say that it wrote: there is none
     site = cc.Site("north", cc.Records.from_rows(ROWS), ledger=sys.argv[1])
     for line in sys.stdin:
         for number in range(int(line)):
@@ -251,6 +255,7 @@ def test_a_killed_site_goes_on_and_a_backup_of_it_does_not(path, tmp_path):
 
 
 def test_checkpoints_of_others_are_not_mistaken_for_a_copy(path, monkeypatch):
+    """Also where a process is interrupted between its checkpoint and what it keeps of it."""
     monkeypatch.setattr(ledger_file, "MOST_COMMITS", 3)
     with Ledger(path) as one, Ledger(path) as other:
         for number in range(60):
@@ -262,11 +267,27 @@ def test_checkpoints_of_others_are_not_mistaken_for_a_copy(path, monkeypatch):
             for number in range(40):
                 charge(ledger, f"{side} {number}")
 
-    threads = [threading.Thread(target=work, args=(f"thread {side}",)) for side in range(4)]
+    monkeypatch.setattr(ledger_file, "MOST_COMMITS", 1)
+    monkeypatch.setattr(ledger_file, "CHECKPOINT_SECONDS", 600.0)
+    look, write, pauses = ledger_file._look_at, HeadFile.write_state, cycle((0, 0, 0.001, 0, 0.004))
+
+    def look_and_pause(path):
+        state = look(path)
+        time.sleep(next(pauses))
+        return state
+
+    def pause_and_write(self, state):
+        time.sleep(next(pauses))
+        write(self, state)
+
+    monkeypatch.setattr(ledger_file, "_look_at", look_and_pause)
+    monkeypatch.setattr(HeadFile, "write_state", pause_and_write)
+    threads = [threading.Thread(target=work, args=(f"thread {side}",), daemon=True) for side in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(300)
+    assert not any(thread.is_alive() for thread in threads)
     with Ledger(path) as ledger:
         assert ledger.verify() == 280
         assert ledger.holds(read_head(path))

@@ -16,6 +16,7 @@ from sklearn.metrics import confusion_matrix, roc_curve
 import concilium as cc
 from agreed import Asker
 from concilium.errors import MessageError, StudyError
+from concilium.models.outcome import Outcome
 from concilium.models.threshold import (
     EDGES,
     FURTHEST,
@@ -43,7 +44,6 @@ from concilium.protocol.messages import Refusal
 from concilium.protocol.releases import find_release
 from concilium.protocol.splits import Split
 from concilium.protocol.sums import read_sum
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fit_questions import FitQuestions
 from concilium.rulefit.fitting import AskRates, Coefficients
 from concilium.rulefit.terms import RuleTerms

@@ -12,6 +12,7 @@ from conversation import wrap
 import concilium as cc
 from agreed import Asker, deliver, set_up_masks
 from concilium.ledger import mask_store
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.counts import AskCounts
 from concilium.protocol.held_out import Sample
@@ -21,7 +22,6 @@ from concilium.protocol.questions import Gaussian
 from concilium.protocol.releases import find_release
 from concilium.protocol.schema import AskSchema
 from concilium.protocol.sums import read_sum
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import AskFit, AskRates, Coefficients
 from concilium.rulefit.terms import RuleTerms, Steps, write_terms
 from concilium.trees.ensemble import AskClassCounts, ClassCounts

@@ -19,6 +19,7 @@ from concilium.errors import ConciliumError, MessageError
 from concilium.experts.expert_answers import AskExpertCounts, AskExpertLabels
 from concilium.experts.expert_task import ExpertTask, NetworkSettings, PublicRange
 from concilium.experts.patient_windows import lay_course, lay_public
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.counts import AskCounts
@@ -31,7 +32,6 @@ from concilium.protocol.splits import Split
 from concilium.protocol.terms import MEASURED
 from concilium.records.columns import label
 from concilium.registry import KINDS, load
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient
 from concilium.rulefit.terms import Line, RuleTerms, Steps, write_terms
@@ -208,7 +208,12 @@ def draw_directions(dice: Random) -> AskDirections:
         query=draw_query(dice),
         target=target,
         attributes=tuple(attributes),
-        positive=dice.choice([value for value in POOL[target] if value != float("inf")]),
+        outcome=dice.choice(
+            [
+                Outcome(low=-2.0, high=dice.choice([3.0, 1e9])),
+                *(Outcome(positive=value) for value in POOL[target] if value != float("inf")),
+            ]
+        ),
         directions=tuple(
             Direction(place, tuple(dice.choices(numbers, k=attributes[place].size))) for place in drawn
         ),

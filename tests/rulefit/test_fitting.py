@@ -15,10 +15,10 @@ from rule_patients import BINS, design_of, draw, records_of
 import concilium as cc
 from agreed import check
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.sums import BOUND, choose_places, pack, read_reals, write_reals
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual, _recover
 from concilium.rulefit.fitting import (
     MOST_CANDIDATES,

@@ -13,6 +13,7 @@ from scipy import stats
 import concilium as cc
 from agreed import Asker
 from concilium.errors import HouseError, StudyError
+from concilium.models.outcome import WIDE_EDGES
 from concilium.privacy.mechanisms import add_gaussian, add_laplace
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.privacy.shares import draw_laplace_share
@@ -22,7 +23,6 @@ from concilium.protocol.messages import Refusal
 from concilium.rulefit.cutoffs import (
     LEFT_OUT_WRONGLY,
     TAKEN_FOR_PATIENTS,
-    WIDE_EDGES,
     Noise,
     _cannot_tell_spread,
     _find_lone_bin,

@@ -14,13 +14,13 @@ from scipy import stats
 import concilium as cc
 from agreed import check, draft
 from concilium.errors import HouseError, MessageError
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import View
 from concilium.protocol.questions import Gaussian
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import LAST, build_at_site
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient

@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concilium.models.outcome import WIDE_EDGES, missed, say_missed
 from concilium.protocol.attributes import Attribute, AttributeSeen
 from concilium.protocol.schema import SchemaSeen
 from concilium.rulefit.cutoffs import (
     RULE_DEVIATION,
     TAIL,
-    WIDE_EDGES,
     _quantile,
     cut,
     measure,
-    missed,
-    say_missed,
     share_attributes,
 )
 from concilium.rulefit.terms import RuleTerms

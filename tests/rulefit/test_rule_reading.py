@@ -17,10 +17,11 @@ from rule_patients import BINS, draw, open_house, records_of, rows_of, site_of, 
 import concilium as cc
 from concilium.errors import ModelError
 from concilium.models.explanation import say_risk
+from concilium.models.outcome import Outcome, say_number
 from concilium.models.threshold import probability
 from concilium.records.columns import Coded, Numbers
 from concilium.records.table import Records
-from concilium.rulefit.body import Outcome, RuleBody, TakenTerm, say_number
+from concilium.rulefit.body import RuleBody, TakenTerm
 from concilium.rulefit.reading import NAMES, WIDTH, Row, draw_rates, draw_table, make_table, rank_attributes
 
 

@@ -15,10 +15,10 @@ from rule_patients import BINS, draw, records_of
 
 import concilium as cc
 from agreed import deliver
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import VERSION, Answer, Envelope, Refusal, encode, open_reply
 from concilium.protocol.sums import pack
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, AskRates, Coefficients, Part
 from concilium.rulefit.generation import AskRules

@@ -11,10 +11,10 @@ from rule_patients import BINS, Forging, draw, records_of, small_rulefit
 import concilium as cc
 from agreed import draft
 from concilium.errors import HouseError
+from concilium.models.outcome import Outcome
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.messages import encode
 from concilium.protocol.sums import choose_places, pack
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import AskFit, AskRates, Coefficients
 from concilium.rulefit.generation import Rules

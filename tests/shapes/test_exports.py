@@ -103,5 +103,5 @@ def test_one_page_holds_every_line_and_every_curve_and_loads_nothing(model):
     assert page.tags.count("svg") == len(model.body.terms) == page.tags.count("figure")
     assert sheet.say_loss() in " ".join(page.text)
     # Each sum of points on the page has its risk.
-    assert all(say_risk(sheet.risk(points)) == said for points, said in sheet.list_risks(say_risk))
-    assert f"{sheet.list_risks(say_risk)[-1][1]}" in page.text
+    assert all(say_risk(sheet.risk(points)) == said for points, said in sheet.list_risks())
+    assert f"{sheet.list_risks()[-1][1]}" in page.text

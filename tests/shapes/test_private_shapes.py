@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import StudyError
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import Policy
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
@@ -48,9 +49,10 @@ PATIENT = st.fixed_dictionaries(
     {
         "age": st.one_of(st.none(), st.floats(0, 100)),
         "ward": st.sampled_from(["a", "b", "c", "x", None]),
-        "y": st.sampled_from(["no", "yes", "other"]),
+        "y": st.sampled_from(["no", "yes", "other", "3", "12", "5.5", "-1e300", "1e300"]),
     }
 )
+CLASSES, NUMBER = Outcome(positive="yes"), Outcome(low=2.0, high=10.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -63,9 +65,10 @@ PATIENT = st.fixed_dictionaries(
     products=st.booleans(),
     intercept=NUMBERS,
     share=st.sampled_from([None, 0.35, 1.0]),
+    outcome=st.sampled_from([CLASSES, NUMBER]),
 )
 def test_no_patient_moves_an_answer_by_more_than_its_sensitivity(
-    rows, heights, cap, products, intercept, share
+    rows, heights, cap, products, intercept, share, outcome
 ):
     sizes = [one.size for one in ATTRIBUTES]
     pairs = (PAIR,) if share and not products else ()
@@ -74,7 +77,7 @@ def test_no_patient_moves_an_answer_by_more_than_its_sensitivity(
         query="",
         target="y",
         attributes=ATTRIBUTES,
-        positive="yes",
+        outcome=outcome,
         directions=tuple(Direction(at, tuple(listed[: sizes[at]])) for at, listed in heights),
         cap=cap,
         lead=0.3,
@@ -98,6 +101,9 @@ def test_no_patient_moves_an_answer_by_more_than_its_sensitivity(
     cell = GROUPS[0][codes[0]] * 2 + GROUPS[1][codes[1]]
     odds = intercept + sum(heights[0][1][code] for code in codes) + (crossed[cell] if pairs else 0.0)
     residual = (row["y"] == "yes") - 0.5 * (1 + np.tanh(odds / 2))
+    if not outcome.binary:  # who has text there adds nothing
+        number = float(row["y"]) if row["y"] not in ("no", "yes", "other") else np.nan
+        residual = np.nan_to_num(np.clip((np.clip(number, 2, 10) - 6) / 4 - odds, -1, 1))
     upper = np.outer(along, along)[np.triu_indices(len(along))]
     twice = np.where(np.eye(len(along), dtype=bool), 1, np.sqrt(2))[np.triu_indices(len(along))]
     inside = [share * (place == cell) for place in range(6)] if pairs else []

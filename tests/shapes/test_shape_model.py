@@ -18,9 +18,9 @@ from concilium.errors import HouseError, StudyError
 from concilium.protocol.attributes import Attribute
 from concilium.shapes.cells import Cells, group_codes
 from concilium.shapes.pairs import SPREADS, Table, cut_pair, find_factors
-from concilium.shapes.plain_fit import LEAST_EVIDENCE, fit_margins
+from concilium.shapes.plain_fit import LEAST_EVIDENCE, choose_ends, find_least, fit_margins
 from concilium.shapes.shape_sums import AskShapes
-from concilium.shapes.smoothing import Solved, hold_directions
+from concilium.shapes.smoothing import Solved, hold_directions, invert
 from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house, true_odds
 
 BINS = {
@@ -178,6 +178,27 @@ def test_chance_alone_hardly_ever_reaches_the_evidence_for_a_pair():
         gradient, weight = np.bincount(cells, residual, 30), np.bincount(cells, minlength=30) * 0.21
         reached += Table(gradient.reshape(5, 6), weight.reshape(5, 6)).score(*factors) > LEAST_EVIDENCE
     assert reached <= 8
+
+
+def test_many_pairs_join_by_less_evidence_than_one():
+    many = [*np.linspace(9, 2.6, 20), *[0.0] * 180]
+    assert sum(score >= find_least(many) for score in many) == 20
+    for few in ([3.5, *[0.0] * 199], [2.9, 2.8], [9.0, *np.linspace(3.6, 2.6, 7), *[0.0] * 192]):
+        assert sum(score >= find_least(few) for score in few) == (few[0] == 9)
+
+
+def test_thinned_cutoffs_keep_the_ends():
+    edges = tuple(map(float, range(1, 100)))
+    kept = choose_ends(np.full(100, 20), edges, 9)
+    assert kept == (2.0, 10.0, 21.0, 35.0, 50.0, 65.0, 79.0, 90.0, 98.0)
+    assert choose_ends(np.array([990, 5, 5]), (1.0, 2.0), 1) == (1.0,)
+
+
+@pytest.mark.parametrize("size", [1, 127, 300])
+def test_a_matrix_is_inverted_in_blocks(size):
+    half = np.random.default_rng(size).normal(size=(size, 2 * size))
+    matrix = half @ half.T + np.diag(np.geomspace(1e-3, 1e6, size))
+    np.testing.assert_allclose(invert(matrix) @ matrix, np.eye(size), atol=1e-6)
 
 
 def test_a_pair_is_cut_where_two_steps_act_together():
@@ -396,3 +417,25 @@ def test_a_gram_of_before_gets_the_present_margins(seed):
     found = fit_margins(before, np.diag(now), [1, 4, 8])
     np.testing.assert_allclose(found, now, rtol=0.02, atol=0.5)
     np.testing.assert_allclose(np.diag(found), np.diag(now))
+
+
+@pytest.mark.parametrize("method", [cc.ShapeModel, cc.NaiveBayes])
+@pytest.mark.parametrize(("events", "warned"), [(9, True), (10, False)])
+def test_a_class_of_few_patients_is_a_warning(columns, method, events, warned):
+    alike = {name: values[:150] for name, values in columns.items()}
+    alike["y"] = np.where(np.arange(150) < events, "yes", "no")
+    warnings = method("y", release="exact").fit(open_house(alike)).card.warnings
+    few = [one for one in warnings if one.startswith(f"{events} of 150 patients have y = yes: too few")]
+    assert bool(few) == warned
+
+
+def test_a_sheet_that_nobody_adds_up_says_how_to_shorten_it(columns):
+    many = {name: values[:400] for name, values in columns.items()}
+    draw = np.random.default_rng(3)
+    many |= {f"x{k}": (columns["odds"][:400] + 2 * draw.normal(size=400)).round(1) for k in range(16)}
+    house = open_house(many, schema=SCHEMA | {f"x{k}": "number" for k in range(16)})
+    said = str(cc.ShapeModel("y", release="exact").fit(house).score_sheet())
+    assert "terms are many to add up by hand: max_terms = 8" in said
+    short = cc.ShapeModel("y", release="exact", max_terms=8).fit(house).score_sheet()
+    assert "by hand" not in str(short)
+    assert len({row.term for row in short.rows}) <= 8

@@ -236,7 +236,7 @@ def test_bad_input_ends_in_a_sentence():
         fit("binomial", attributes=["nowhere"])
     with pytest.raises(HouseError, match=r"'empty', which cannot be a term|no patient is left"):
         fit("binomial", frame, attributes=["age", "empty"])
-    with pytest.raises(HouseError, match="no patient has death = maybe"):
+    with pytest.raises(StudyError, match="no patient has death = maybe; there are no, yes"):
         fit("binomial", positive="maybe")
     with pytest.raises(StudyError, match="needs both ends of the range of 'cost'"):
         cc.Regression("cost", family="gaussian")

@@ -180,7 +180,7 @@ def test_a_study_whose_folds_would_be_too_small_is_not_begun(tmp_path: Path) -> 
     learner = make_private("tree")
     house, sites = open_house(tmp_path, {})
     house.spare = 1
-    with pytest.raises(MaskError, match="2 participants; with 1 tolerated colluders at least 3 are needed"):
+    with pytest.raises(MaskError, match="2 participants; with 1 tolerated colluder at least 3 are needed"):
         learner.fit(house)
     assert [site.ledger.spent() for site in sites] == [0, 0, 0]
 

@@ -224,7 +224,7 @@ WRONG_SECTIONS = [
     (
         "[bins]\ndeath = [1, 2]",
         "[bins] 'death' is the target; bins are for attributes, since method = 'tree' predicts classes: a number is "
-        'predicted by method = "rulefit"',
+        'predicted by method = "shapes" or "rulefit"',
     ),
     ("[evaluate]", "[evaluate] takes one of leave_out, holdout, since, file; it has none"),
     (

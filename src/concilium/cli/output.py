@@ -82,7 +82,7 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def figure(number: float | None, unit: bool = False) -> str:
     """A share or a coefficient with three digits, or a number with a unit; a dash where there is none."""
     if number is not None and unit:
-        from concilium.rulefit.body import say_number
+        from concilium.models.outcome import say_number
 
         return say_number(number)
     return "–" if number is None else f"{number:.3f}"

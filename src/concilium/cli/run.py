@@ -176,6 +176,7 @@ def _run_once(study: Study, out: Path, resume: bool, wait: float, tell: Tell) ->
 
 def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit asks") -> None:
     """The plan of one fit, how often it is charged, and what each hospital has left before and after it."""
+    from concilium.errors import name_some
     from concilium.privacy.accounting import epsilon_from_rho, say_epsilon, shown
     from concilium.protocol.schema import say_left_out
     from concilium.study.sources import say_missing
@@ -211,9 +212,12 @@ def tell_plan(study: Study, plan: StudyPlan, as_json: bool, asks: str = "a fit a
             )
     if study.elsewhere:
         say("hospitals check budget, month, policy and columns when it is proposed, before the first charge")
+    refusing: dict[str, list[str]] = {}
     for site in plan.sites:
         for sentence in site.forbidden:
-            say(f"{site.site} will refuse: {sentence}")
+            refusing.setdefault(sentence, []).append(site.site)
+    for sentence, sites in refusing.items():
+        say(f"{name_some(sites)} will refuse: {sentence}")
 
 
 def _list_balance(site: SiteBalance) -> list[list[str]]:

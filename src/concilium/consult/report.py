@@ -21,12 +21,12 @@ import msgspec
 from concilium.evaluation.drift import NAMES
 from concilium.evaluation.metrics import IN_UNITS
 from concilium.models.explanation import say_share
+from concilium.models.outcome import say_number
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw, draw_frame
 from concilium.privacy.accounting import shown
 from concilium.protocol.releases import find_release
 from concilium.records.dictionary import DictionaryEntry, describe_entry, say_value
 from concilium.registry import METHODS, load
-from concilium.rulefit.body import say_number
 from concilium.statistics.results import draw_text
 
 MAIN_FIGURES = {

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -76,6 +76,8 @@ class _StateKeeper(Protocol):
 
     def write_state(self, state: tuple[int, int]) -> None: ...
 
+    def alone(self) -> AbstractContextManager[bool]: ...
+
 
 class _DiskWatch:
     """The file on disk under a connection: whether it and its log are those that were opened, as we left them."""
@@ -133,21 +135,26 @@ class _DiskWatch:
             return
         self._commits += 1
         is_due = self._commits >= MOST_COMMITS or os.lseek(self._log, 0, os.SEEK_END) > MOST_LOG
-        # A file that was written over is left as it is: the next one to write says so.
-        if is_due and _look_at(self._real) == self._touched:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._touched, self._commits = _look_at(self._real), 0
-            self.keeper.write_state(self._touched)
+        if not is_due:
+            return
+        # Of two who move it at once, one would keep how it was before the other, and no third could tell who wrote it.
+        with self.keeper.alone() as alone:
+            # A file that was written over is left as it is: the next one to write says so.
+            if alone and _look_at(self._real) == self._touched:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._touched, self._commits = _look_at(self._real), 0
+                self.keeper.write_state(self._touched)
 
     def close(self, connection: sqlite3.Connection) -> None:
         """Close the connection, which moves the log if nobody else has the file open; keep how that left the file."""
         if self._log is not None:
             os.close(self._log)
-        with suppress(OSError):
-            is_untouched = self.keeper is not None and _look_at(self._real) == self._touched
-            connection.close()
-            if self.keeper is not None and is_untouched and not self._real_log.exists():
-                self.keeper.write_state(_look_at(self._real))
+        if self.keeper is not None:
+            with suppress(OSError), self.keeper.alone() as alone:
+                is_untouched = alone and _look_at(self._real) == self._touched
+                connection.close()
+                if is_untouched and not self._real_log.exists():
+                    self.keeper.write_state(_look_at(self._real))
         connection.close()
 
     def _check_log(self) -> None:

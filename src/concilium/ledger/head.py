@@ -17,11 +17,13 @@ lies where it leads, such as on another disk.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from concilium.errors import ConciliumError, LedgerError
@@ -129,6 +131,27 @@ class HeadFile:
         """Keep how a checkpoint left the ledger; of use while it is open somewhere, so it is not forced to disk."""
         if self._handle is not None:
             os.pwrite(self._handle, _write(*state), RECORD_BYTES)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether nobody else is between these lines, from another opening of the file: they do not wait for each
+        other."""
+        if self._handle is None:
+            yield False
+            return
+        alone = True
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            alone = False
+        except OSError:  # a file system without locks, on which SQLite lets one program in as well
+            pass
+        try:
+            yield alone
+        finally:
+            if alone:
+                with suppress(OSError):
+                    fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def close(self) -> None:
         if self._handle is not None:

@@ -86,13 +86,11 @@ class StudyBook:
 
     def list(self) -> list[StudyRecord]:
         """All studies, in the order in which they were proposed."""
-        with self._file.reading():
-            rows = list(self._file.rows(f"SELECT {_FIELDS} FROM study ORDER BY proposed, id"))
-        return [self._read(row) for row in rows]
+        return list(self._select(""))
 
     def get(self, beginning: str) -> StudyRecord:
         """The one study whose id begins so; LedgerError where there is none, or more than one."""
-        alike = [record for record in self.list() if record.id.startswith(beginning)]
+        alike = self._select(beginning)
         if len(alike) != 1 or not beginning:
             number = "no study" if not alike else f"{len(alike)} studies"
             advice = "; give more of the id" if alike else "; look at the list of its studies"
@@ -243,6 +241,13 @@ class StudyBook:
         written = None if price is None else str(price)
         values = (study, terms, signature, chain.now(), status, who, why, when, b"", written, "0")
         self._file.run(insertion, values)
+
+    def _select(self, beginning: str) -> tuple[StudyRecord, ...]:
+        """Those whose id begins so, in the order in which they were proposed."""
+        query = f"SELECT {_FIELDS} FROM study WHERE substr(id, 1, ?) = ? ORDER BY proposed, id"
+        with self._file.reading():
+            rows = list(self._file.rows(query, (len(beginning), beginning)))
+        return tuple([self._read(row) for row in rows])
 
     def _read(self, row: tuple[object, ...]) -> StudyRecord:
         study, terms, signature, proposed, status, who, why, decided, seal, price, spent = row

@@ -229,7 +229,7 @@ class Method(Proposal[B]):
     against_rest      whether it tells the positive class from all others together
     compares          whether every hospital can learn it alone, so that ways of learning can be put side by side
     tells_apart       whether what it says depends on the patient; of a table of the population it does not
-    predicts_numbers  whether it predicts a number where `bins` gives the target's range
+    predicts_numbers  the releases in which it predicts a number where `bins` gives the target's range
     reads_courses     whether it learns from series or rules of patients and judges their courses, not rows
     differs_from_pooled  why an exact or masked model is not that of the pooled table; empty where it is
     decides           how it comes to a class, where that is not for a study's `threshold` to say
@@ -241,7 +241,7 @@ class Method(Proposal[B]):
     against_rest: ClassVar[bool] = False
     compares: ClassVar[bool] = True
     tells_apart: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = False
+    predicts_numbers: ClassVar[tuple[str, ...]] = ()
     reads_courses: ClassVar[bool] = False
     follows_time: ClassVar[bool] = False
     differs_from_pooled: ClassVar[str] = ""

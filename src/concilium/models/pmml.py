@@ -11,6 +11,14 @@ from concilium.protocol.attributes import find_runs
 from concilium.records.columns import Value, label
 
 NAMESPACE = "http://www.dmg.org/PMML-4_4"
+# The second output of a score of log odds.
+RISK = (
+    '   <OutputField name="risk" optype="continuous" dataType="double" feature="transformedValue">',
+    '    <Apply function="/"><Constant>1</Constant><Apply function="+"><Constant>1</Constant>'
+    '<Apply function="exp"><Apply function="-"><Constant>0</Constant><FieldRef field="log odds"/></Apply>'
+    "</Apply></Apply></Apply>",
+    "   </OutputField>",
+)
 
 
 def begin_document(about: str) -> list[str]:

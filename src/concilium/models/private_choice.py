@@ -21,6 +21,7 @@ def find_better(method: PrivateMethod[Any], attributes: Sequence[Attribute]) -> 
     """In words the method that is better for these stated attributes; nothing where that is the study's."""
     cells = sum(one.size for one in attributes)
     better = "rulefit" if cells > MANY_CELLS else "shapes"
-    if not states_attributes(method) or method.method == better:
+    number = getattr(method, "measured", None) is not None  # which a private RuleFit does not predict
+    if not states_attributes(method) or method.method == better or number:
         return ""
     return f'with {cells} cells under noise, method = "{better}" usually predicts better'

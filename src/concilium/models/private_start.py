@@ -103,7 +103,9 @@ def states_attributes(method: Method[Any]) -> bool:
 
 
 def states_classes(method: PrivateMethod[Any]) -> bool:
-    """Whether the study names its classes, or the one that it tells from all others."""
+    """Whether the study names its classes, or the one that it tells from all others, or predicts a number."""
+    if getattr(method, "measured", None) is not None:
+        return True
     one = method.against_rest and getattr(method, "positive", None) is not None
     return one or method.target in _get(method, "values")
 

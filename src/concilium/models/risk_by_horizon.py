@@ -275,9 +275,15 @@ class RiskByHorizon(PrivateMethod[B]):
         said = super().explain(patient, anyway=anyway)
         if self.followed is None or not said.sentences or said.prediction is None:
             return said
-        note = f"The risk is that by {self.followed}."
+        note = self._say_horizon()
         first, *others = said.sentences
         return replace(said, notes=(note, *said.notes), sentences=(first, note, *others))
+
+    def text(self) -> str:
+        return "\n".join(filter(None, [super().text(), self._say_horizon()]))
+
+    def _say_horizon(self) -> str:
+        return "" if self.followed is None else f"The risk is that by {self.followed}."
 
     @property
     def names_classes(self) -> bool:

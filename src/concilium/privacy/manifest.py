@@ -266,7 +266,9 @@ def _check_form(manifest: Manifest) -> None:
 def require_participants(study: str, participants: int, colluders: int) -> None:
     """MaskError where a study under masks would have too few participants."""
     if participants < colluders + 2:
+        few = f"{participants} participant{'' if participants == 1 else 's'}"
+        tolerated = f"{colluders} tolerated colluder{'' if colluders == 1 else 's'}"
         raise MaskError(
-            f"study {study[:12]!r} has {participants} participant{'' if participants == 1 else 's'}; with {colluders} "
-            f"tolerated colluders at least {colluders + 2} are needed, or a sum would be one hospital's answer"
+            f"study {study[:12]!r} has {few}; with {tolerated} at least {colluders + 2} are needed, or a sum would be "
+            "one hospital's answer. Add hospitals, or take release = 'exact', which shows each hospital's own numbers"
         )

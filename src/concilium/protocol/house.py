@@ -189,6 +189,15 @@ class House:
         except OSError as error:
             raise HouseError(f"{self._memory}: cannot be written ({error.strerror})") from None
 
+    def say_remembered(self) -> str:
+        """Where it says who a site was, and when that may be changed."""
+        if self._memory is None:
+            return ""
+        return (
+            f"; {self._memory.name} remembers that. Take it out there if the hospital says that it began a new ledger; "
+            "for a new key see docs/keys.md"
+        )
+
     def _read_memory(self) -> dict[str, KnownSite]:
         if self._memory is None or not self._memory.exists():
             return {}

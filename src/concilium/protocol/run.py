@@ -665,7 +665,7 @@ class Run:
         identity = opened.identity if first is None else first
         if identity != opened.identity or not is_signed(find_signed(opened), opened.signature, identity):
             reply_is = "answer" if isinstance(opened, Answer) else "refusal"
-            had = "names" if first is None else "had before"
+            had = "names" if first is None else f"had before{self.house.say_remembered()}"
             return f"its {reply_is} is not signed by the identity it {had}"
         if any(has_fingerprint(identity, pin) for pin in self.house.revoked):
             return f"its identity {fingerprint(identity)} is revoked at the house"

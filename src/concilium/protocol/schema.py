@@ -412,8 +412,9 @@ def list_classes(cohort: Cohort, target: str) -> list[str | int | float | bool]:
     column = _as_listed(cohort.view.records[target])
     if column is None:
         raise DoesNotFit(
-            f"the target {target!r} is a number; here categories are predicted. RuleFit predicts numbers, and so does "
-            f'Regression with family = "gaussian": state the ends of their range, bins={{{target!r}: [low, high]}}'
+            f"the target {target!r} is a number; here categories are predicted. ShapeModel and RuleFit predict "
+            'numbers, and so does Regression with family = "gaussian": state the ends of their range, '
+            f"bins={{{target!r}: [low, high]}}"
         )
     return [value for value in _list_values(column, cohort) if value is not None]
 

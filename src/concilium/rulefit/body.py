@@ -8,94 +8,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import DoesNotFit, MessageError
+from concilium.errors import MessageError
 from concilium.models.follow_up import Followed
+from concilium.models.outcome import Outcome
 from concilium.models.prediction import Entries
-from concilium.models.threshold import Decided, probability
-from concilium.protocol.cohort import Cohort
-from concilium.records.columns import Coded, label
+from concilium.models.threshold import Decided
 from concilium.records.dictionary import say_value
 from concilium.rulefit.terms import Line, RuleTerms, list_attributes, say_rule
-
-
-class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The outcome of a rule model: yes or no with logistic loss, or a number with squared loss.
-
-    `positive` is the value that counts as yes; `low` and `high` are the range of a number. One or the other. A number
-    is held between the public ends of its range and measured in half ranges from its middle, so that no single patient
-    weighs more than the study says and sums keep their precision.
-    """
-
-    positive: str | int | float | bool | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def binary(self) -> bool:
-        return self.positive is not None
-
-    def check(self) -> None:
-        ranged = self.low is not None and self.high is not None
-        if self.binary == ranged or (self.low is None) != (self.high is None):
-            raise MessageError("an outcome has a positive value or a range, and not both")
-        if self.low is not None and self.high is not None and not -1e300 < self.low < self.high < 1e300:
-            raise MessageError("the range of an outcome must rise from its low to its high end")
-
-    def at_site(self, cohort: Cohort, target: str) -> NDArray[np.float64]:
-        """The outcome of each patient of a cohort: 0 or 1, or from -1 to 1."""
-        if not self.binary:
-            return self.scale(cohort.view.measured(target, cohort.rows))
-        column = cohort.view.records[target]
-        if not isinstance(column, Coded):
-            column = cohort.view.coded(target)
-        return np.take(self.is_positive(column), column.codes[cohort.rows])
-
-    def is_positive(self, column: Coded) -> NDArray[np.float64]:
-        """For each code of a column 1 where it stands for the positive value (5 and '5' are one), otherwise 0."""
-        if self.positive is None:
-            raise DoesNotFit("this outcome is a number")
-        name = label(self.positive)
-        return np.array([0.0, *(float(label(value) == name) for value in column.values)])
-
-    def scale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers as half ranges from the middle of the range."""
-        assert self.low is not None
-        assert self.high is not None
-        return (2 * np.clip(values, self.low, self.high) - (self.low + self.high)) / (self.high - self.low)
-
-    def unscale(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What half ranges from the middle mean in the outcome's own unit."""
-        assert self.low is not None
-        assert self.high is not None
-        return (values * (self.high - self.low) + (self.low + self.high)) / 2
-
-    @property
-    def unit(self) -> float:
-        """What one step of the predictor is in the outcome's own unit: half a range; 1 where it is log odds."""
-        return 1.0 if self.low is None or self.high is None else (self.high - self.low) / 2
-
-    def loss(self, outcome: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What each patient adds to the loss; `predictor` may have several columns, [patient, candidate]."""
-        outcome = outcome.reshape(-1, *[1] * (predictor.ndim - 1))
-        if self.binary:
-            return np.logaddexp(0, predictor) - outcome * predictor
-        return 0.5 * (outcome - predictor) ** 2
-
-    def residual(self, outcome: NDArray[np.float64], predictor: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The first derivative of each patient's loss."""
-        return (probability(predictor) if self.binary else predictor) - outcome
-
-    def curvature(self, predictor: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The second derivative of each patient's loss."""
-        if not self.binary:
-            return np.ones_like(predictor)
-        chance = probability(predictor)
-        return chance * (1 - chance)
-
-
-def say_number(value: float, sign: str = "") -> str:
-    """A number as people read it: four digits, or whole with its thousands set apart; `sign="+"` for a change."""
-    return f"{value:{sign},.0f}" if abs(value) >= 1000 else f"{value + 0.0:{sign}.4g}"
 
 
 class TakenTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

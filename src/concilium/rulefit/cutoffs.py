@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from concilium.errors import name_some
 from concilium.protocol.attributes import MOST_EDGES, Attribute, choose_cutoffs, present, unite
-from concilium.protocol.grid import DECADES
 from concilium.protocol.schema import (
     MISSING_EVERYWHERE,
     MOST_CATEGORIES,
@@ -37,8 +36,6 @@ from concilium.rulefit.terms import WIDEST, Line
 # Friedman and Popescu (2008): values beyond the 2.5 % quantiles are held there; 0.4 is the deviation of a rule.
 TAIL = 0.025
 RULE_DEVIATION = 0.4
-# Public edges for a second look at a column of which no patient lies between the study's own.
-WIDE_EDGES = DECADES
 # An attribute whose patients are all in one bin stays nevertheless, because noise elsewhere looks like patients, with
 # at most this chance.
 TAKEN_FOR_PATIENTS = 1 / 20
@@ -174,23 +171,6 @@ def count_codes(
     starts = [0, 1, *(edges.index(edge) + 2 for edge in attribute.edges)]
     counts: NDArray[np.int64] = np.add.reduceat(histogram, starts)
     return counts
-
-
-def missed(histogram: NDArray[np.int64]) -> bool:
-    """Whether all patients with a value lie beyond the edges, on one side."""
-    bins = np.maximum(histogram[1:], 0)
-    return len(bins) > 2 and bool(bins.sum() > 0 and max(bins[0], bins[-1]) == bins.sum())
-
-
-def say_missed(edges: Sequence[float], wide: NDArray[np.int64]) -> str:
-    """What to say of bins that miss all data: which they are, and which range would do."""
-    bins = np.maximum(wide[1:], 0)
-    held = np.flatnonzero(bins)
-    ends = (-np.inf, *WIDE_EDGES, np.inf)
-    would = "give edges within the range of the column"
-    if held.size:  # a site that leaves small counts out does not say where its patients are
-        would = f"edges between {ends[held[0]]:g} and {ends[held[-1] + 1]:g} would do"
-    return f"its bins, {edges[0]:g} to {edges[-1]:g}, miss all patients: {would}"
 
 
 @dataclass(frozen=True)

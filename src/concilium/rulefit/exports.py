@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from concilium.errors import ModelError
 from concilium.models.cql import write_condition, write_literal, write_name
-from concilium.models.pmml import begin_document, compare, data_field, join, predicate_of, xml_attributes
+from concilium.models.pmml import (
+    RISK,
+    begin_document,
+    compare,
+    data_field,
+    join,
+    predicate_of,
+    xml_attributes,
+)
 from concilium.models.threshold import probability
 from concilium.protocol.attributes import MISSING, Attribute
 from concilium.records.columns import Value, label
@@ -61,15 +69,6 @@ def to_pmml(body: RuleBody) -> str:
             '   <Characteristic name="none"><Attribute partialScore="0"><True/></Attribute></Characteristic>'
         )
     return "\n".join([*lines, "  </Characteristics>", " </Scorecard>", "</PMML>"]) + "\n"
-
-
-RISK = (
-    '   <OutputField name="risk" optype="continuous" dataType="double" feature="transformedValue">',
-    '    <Apply function="/"><Constant>1</Constant><Apply function="+"><Constant>1</Constant>'
-    '<Apply function="exp"><Apply function="-"><Constant>0</Constant><FieldRef field="log odds"/></Apply>'
-    "</Apply></Apply></Apply>",
-    "   </OutputField>",
-)
 
 
 def _write_attributes(body: RuleBody, term: Rule | Line | Steps, value: float) -> list[str]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.models.outcome import Outcome
 from concilium.models.threshold import PERCENT_LEFT_OUT, Tally
 from concilium.protocol.held_out import Folds, Part
 from concilium.protocol.questions import Conversation
 from concilium.protocol.sums import pack, read_reals
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.fedda import AskDual
 from concilium.rulefit.fitting import (
     AskFit,

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.models.threshold import (
     BINS,
     LEARNED_FROM,
@@ -36,7 +37,6 @@ from concilium.protocol.held_out import FOLDS, Folds, Part
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.sums import MOST_PLACES, bound_reals, read_reals, write_reals
 from concilium.records.blocks import each_block, is_large, list_blocks
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import (
     PATIENTS_AT_ONCE,
     Design,

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import LEAST_SUPPORT
 from concilium.protocol.attributes import CALL, MISSING, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
@@ -35,7 +36,6 @@ from concilium.protocol.held_out import FOLDS, Folds, keep_rows
 from concilium.protocol.questions import PLAIN, Gathered, Reply
 from concilium.records.blocks import each_block, fill_room, list_blocks, read_block
 from concilium.records.row_hashes import mix
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.boosted_trees import GAPPED, NUMBER, BoostedTrees, grow_trees
 from concilium.rulefit.design import BLOCK, PATIENTS_AT_ONCE, find_codes, pack_rules
 from concilium.rulefit.terms import Condition, Rule, check_coded, check_rules, list_conditions

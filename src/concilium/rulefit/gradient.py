@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.attributes import LABELLING, READ_LABEL, Attribute, Workload
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
-from concilium.rulefit.body import Outcome
 from concilium.rulefit.design import PATIENTS_AT_ONCE, Bits, build_at_site, estimate_design
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.terms import RuleTerms, read_terms

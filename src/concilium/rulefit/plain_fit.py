@@ -21,6 +21,15 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError, StudyError, name_some
 from concilium.models.grid import CUTOFFS, find_edges, find_groups, say_alike, say_two_units
 from concilium.models.method import as_written
+from concilium.models.outcome import (
+    WIDE_EDGES,
+    Outcome,
+    check_range,
+    find_range,
+    missed,
+    order_classes,
+    say_missed,
+)
 from concilium.models.threshold import PERCENT_LEFT_OUT, Tally, decide, probability, warn_of_all_flagged
 from concilium.privacy.accounting import Plan, PlannedQuestion, exact_positive, rho_from_pure, say_epsilon
 from concilium.privacy.mechanisms import LARGEST_SCALE
@@ -33,24 +42,20 @@ from concilium.protocol.schema import (
     find_cautions,
     find_numbers,
     say_left_out,
-    set_against_rest,
 )
 from concilium.protocol.sums import choose_places
-from concilium.records.columns import Value, label
+from concilium.records.columns import Value
 from concilium.rulefit import fedda, generation, newton
-from concilium.rulefit.body import Outcome, PenaltyChoice, RuleBody, TakenTerm, say_number
+from concilium.rulefit.body import PenaltyChoice, RuleBody, TakenTerm
 from concilium.rulefit.cross_validation import Validated, choose_penalty
 from concilium.rulefit.cutoffs import (
-    WIDE_EDGES,
     AskRuleSchema,
     Noise,
     count_codes,
     cut,
     judge_bins,
     measure,
-    missed,
     rescale,
-    say_missed,
     share_attributes,
 )
 from concilium.rulefit.fit_questions import LEARNING, FitQuestions
@@ -146,7 +151,8 @@ class PlainFit:
             measured=measured,
         )
         classes, outcome = self._find_outcome(schemas, measured)
-        warnings += yield from self._check_range(outcome)
+        if measured:
+            warnings += yield from check_range(rulefit.target, outcome, self._ask_histograms)
         found, without = yield from self._find_edges(partners, schemas, bins)
         edges = {attribute.name: list(attribute.edges) for attribute in found}
         attributes, left_out = share_attributes(schemas, bins | edges, rulefit.attributes or list(bins))
@@ -220,54 +226,10 @@ class PlainFit:
         """What is predicted: two classes, the positive one second, or a number within its range."""
         target = self.rulefit.target
         if measured:
-            edges = self.rulefit.bins[target]
-            if len(edges) < 2:
-                raise StudyError(f"the 'bins' of {target!r} must give the range of a number: two at least")
-            return [], Outcome(low=edges[0], high=edges[-1])
-        classes = present(value for schema in schemas.values() for value in schema.classes)
-        if len(classes) < 2:
-            only = f"{target} = {label(classes[0])}" if classes else f"no {target}"
-            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
-        return self._order_classes(classes)
-
-    def _order_classes(self, classes: Sequence[Value]) -> tuple[list[Value], Outcome]:
-        """The two classes of a target with these values, the positive one second."""
-        target, positive = self.rulefit.target, self.rulefit.positive
-        if positive is None:
-            if len(classes) > 2:
-                raise StudyError(
-                    f"{target!r} has {len(classes)} values ({', '.join(map(label, classes[:5]))}, ...): say which is "
-                    f"'positive', or give its range in 'bins' if it is a number"
-                )
-            return list(classes), Outcome(positive=classes[1])
-        own = [value for value in classes if label(value) == label(positive)]
-        if not own:
-            raise StudyError(
-                f"no patient has {target} = {label(positive)}; there are {', '.join(map(label, classes[:10]))}"
-            )
-        others = [value for value in classes if value is not own[0]]
-        return [*set_against_rest(own[0], others)], Outcome(positive=own[0])
-
-    def _check_range(self, outcome: Outcome) -> Conversation[list[str]]:
-        """StudyError where no patient's number lies in the range that the study states; what to say where some do
-        not."""
-        if outcome.low is None or outcome.high is None:
-            return []
-        target = self.rulefit.target
-        # The upper end itself is in the range, and a bin would begin with it.
-        edges = (outcome.low, float(np.nextafter(outcome.high, np.inf)))
-        histogram = (yield from self._ask_histograms([Attribute(target, edges)]))[target]
-        if missed(histogram):
-            why = yield from self._look_again([Attribute(target, edges)])
-            raise StudyError(f"{target!r} cannot be predicted: {why[target]}")
-        below, within, above = np.maximum(histogram[1:], 0).tolist()
-        if not below + above:
-            return []
-        share = (below + above) / (below + within + above)
-        return [
-            f"{share:.1%} of the patients have a {target} beyond its range, {say_number(outcome.low)} to "
-            f"{say_number(outcome.high)}, and count as its ends"
-        ]
+            return [], find_range(target, self.rulefit.bins[target])
+        found = present(value for schema in schemas.values() for value in schema.classes)
+        classes = order_classes(target, found, self.rulefit.positive)
+        return classes, Outcome(positive=classes[1])
 
     def _choose_cutoffs(
         self,

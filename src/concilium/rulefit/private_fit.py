@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.intervals import WITHIN_95
+from concilium.models.outcome import Outcome
 from concilium.models.private_choice import find_better
 from concilium.models.private_descent import descend, find_covariance
 from concilium.models.private_start import (
@@ -43,7 +44,7 @@ from concilium.protocol.questions import Conversation, Gaussian, Learned, Partne
 from concilium.protocol.schema import say_left_out, state_values
 from concilium.protocol.sums import read_reals
 from concilium.records.columns import Value, label
-from concilium.rulefit.body import Curve, Outcome, RuleBody, TakenTerm
+from concilium.rulefit.body import Curve, RuleBody, TakenTerm
 from concilium.rulefit.cutoffs import RULE_DEVIATION, Noise, judge_bins, measure
 from concilium.rulefit.fitting import Coefficients
 from concilium.rulefit.gradient import AskGradient

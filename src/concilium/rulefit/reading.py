@@ -29,10 +29,11 @@ from concilium.models.explanation import (
     say_share,
 )
 from concilium.models.intervals import WITHIN_95, find_unentered, share_interval
+from concilium.models.outcome import say_number
 from concilium.models.pictures import COLOURS, RULE, SOFT, draw_frame, element_text
 from concilium.models.threshold import choose_one, probability, say_decided
 from concilium.records.columns import label, say_plain
-from concilium.rulefit.body import PenaltyChoice, RuleBody, say_number
+from concilium.rulefit.body import PenaltyChoice, RuleBody
 from concilium.rulefit.shapes import AttributeShape, list_shapes, say_shapes
 from concilium.rulefit.terms import Line
 

@@ -33,6 +33,7 @@ from concilium.models.method import (
     read_epsilon,
     read_value,
 )
+from concilium.models.outcome import WIDE_EDGES
 from concilium.models.prediction import AnyPatients, NewPatients
 from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import CallingRule, DecisionRule, probability
@@ -48,7 +49,6 @@ from concilium.records.columns import label
 from concilium.records.dictionary import say_value
 from concilium.rulefit.body import RuleBody
 from concilium.rulefit.cross_validation import PenaltyTried
-from concilium.rulefit.cutoffs import WIDE_EDGES
 from concilium.rulefit.design import build, find_codes
 from concilium.rulefit.exports import Adapt, adapt_body, to_cql, to_pmml
 from concilium.rulefit.fit_questions import DEALT, HELD_OUT
@@ -103,7 +103,7 @@ class RuleFit(RiskByHorizon[RuleBody]):
     description: ClassVar[str] = "rules and linear terms in one sparse model over all sites"
     body_type: ClassVar[type[RuleBody]] = RuleBody
     against_rest: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked")
     pure_releases: ClassVar[tuple[str, ...]] = ("exact", "masked")
     differs_from_pooled: ClassVar[str] = (
         "is not the model of the pooled table: every site makes rules of its own patients, and one table would make "

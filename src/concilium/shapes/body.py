@@ -39,7 +39,7 @@ class ShapeTerm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Sheet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The score sheet: the log odds of one point and of none, and the AUC of the points and of the model on the
-    training patients (None: not measured)."""
+    training patients (None: not measured). Where a number is predicted, of that, and R squared instead of the AUC."""
 
     unit: float
     start: float
@@ -49,7 +49,8 @@ class Sheet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, dict=True):
     """`factors` times their transpose, with `rest` beside the diagonal, is the covariance of the intercept and of all
-    cells, term after term. `mean` is the share of patients with the outcome; `patients` is None under noise."""
+    cells, term after term. `mean` is the share of patients with the outcome; `patients` is None under noise. Where a
+    number is predicted there are no classes, `range` has its ends, and all is in its unit instead of log odds."""
 
     target: str
     query: str
@@ -63,11 +64,12 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     factors: list[list[float]]
     rest: list[float]
     sheet: Sheet
+    range: tuple[float, float] | None = None
     followed: Followed | None = None
 
     def __post_init__(self) -> None:
-        if len(self.classes) != 2 or not self.target:
-            raise ValueError("a shape model has a target of two classes")
+        if len(self.classes) != (2 if self.range is None else 0) or not self.target:
+            raise ValueError("a shape model has a target of two classes, or a number and its range")
         if self.decided is not None:
             self.decided.check(self.classes)
         for one in self.attributes:
@@ -80,6 +82,10 @@ class ShapeBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         width = self.starts[-1]
         if len(self.rest) != width or any(len(factor) != width for factor in self.factors):
             raise ValueError("the covariance of a shape model does not fit its terms")
+
+    @property
+    def binary(self) -> bool:
+        return self.range is None
 
     @cached_property
     def starts(self) -> list[int]:
@@ -167,6 +173,18 @@ def factor_covariance(covariance: Vector, shares: Vector) -> tuple[list[list[flo
     rows = rows.reshape(-1, len(covariance))
     rest = np.maximum(np.diag(covariance) - (rows**2).sum(axis=0), 0.0)
     return rows.tolist(), [float(f"{value:.{DIGITS}g}") for value in rest]
+
+
+def name_outcome(body: ShapeBody, dictionary: Entries) -> str:
+    """What is predicted, in words."""
+    if not body.binary:
+        return body.target
+    return f"{body.target} = {translate_classes(body, dictionary)[1]}{say_horizon(body)}"
+
+
+def say_horizon(body: ShapeBody) -> str:
+    """By when the outcome is told, where that is not for ever."""
+    return "" if body.followed is None else f" by {body.followed}"
 
 
 def translate_classes(body: ShapeBody, dictionary: Entries) -> list[str]:

@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from concilium.models.explanation import read_odds, say_odds
 from concilium.models.intervals import WITHIN_95
 from concilium.models.pictures import COLOURS, INK, RULE, SOFT, draw_frame, element_text
 from concilium.models.prediction import Entries, NewPatients
 from concilium.protocol.attributes import MISSING, say_edge
-from concilium.shapes.body import ShapeBody, ShapeTerm, translate_classes
-from concilium.shapes.reading import LEAST_SHARE, find_cells, order_terms
+from concilium.shapes.body import ShapeBody, ShapeTerm, name_outcome
+from concilium.shapes.reading import LEAST_SHARE, find_cells, name_effect, order_terms, say_added, say_effect
 
 MOST_DRAWN = 12
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FOOT = 560, 190, 56, 90, 12, 34
@@ -26,7 +25,7 @@ LETTERS = 28
 def draw_terms(body: ShapeBody, dictionary: Entries, *, whole: bool = False) -> dict[str, str]:
     """A picture of each term by its name, the terms that matter most first."""
     shown = order_terms(body)
-    outcome = f"{body.target} = {translate_classes(body, dictionary)[1]}"
+    outcome = name_outcome(body, dictionary)
     return {
         _title(body, term): _draw_term(body, term, dictionary, outcome)
         for term in (shown if whole else shown[:MOST_DRAWN])
@@ -43,7 +42,7 @@ def draw_patient(
     row = {name: patient.get(name) for name in body.names} or {body.target: None}
     cells = find_cells(body, read([row]), 1)[:, 0].tolist()
     place = {id(term): cell for term, cell in zip(body.terms, cells, strict=True)}
-    outcome = f"{body.target} = {translate_classes(body, dictionary)[1]}"
+    outcome = name_outcome(body, dictionary)
     parts, top = [], 4.0
     for term in order_terms(body):
         known = all(body.names[index] in patient for index in term.cells.attributes)
@@ -51,9 +50,9 @@ def draw_patient(
         if not known or cell < 0:
             continue
         picture = _draw_term(body, term, dictionary, outcome, cell, patient)
-        moved = say_odds(read_odds(term.values[cell]))
+        moved = f"{name_effect(body)} {say_effect(body, term.values[cell])}"
         parts.append(
-            f'<text x="8" y="{top + 12:g}" font-weight="600">{element_text(body.name(term))}: odds ratio {moved}</text>'
+            f'<text x="8" y="{top + 12:g}" font-weight="600">{element_text(body.name(term))}: {moved}</text>'
         )
         height = float(picture.split('height="', 1)[1].split('"', 1)[0])
         parts.append(f'<g transform="translate(0 {top + 18:g})">{picture}</g>')
@@ -78,7 +77,10 @@ def _draw_term(
     patient: Mapping[str, Any] | None = None,
 ) -> str:
     """One term; `here` is the cell of a patient."""
-    title = f"Odds ratio of {outcome} by {body.name(term)}, against the mean over patients"
+    what = f"Odds ratio of {outcome} by {body.name(term)}"
+    if not body.binary:
+        what = f"What {body.name(term)} adds to {outcome}"
+    title = f"{what}, against the mean over patients"
     if len(term.cells.attributes) > 1 and not term.cells.rule:
         return _draw_map(body, term, dictionary, title, here)
     attribute = body.attributes[term.cells.attributes[0]]
@@ -88,19 +90,31 @@ def _draw_term(
     return _draw_dots(body, term, dictionary, f"{title}, with a 95 % interval", here)
 
 
-def _reach(term: ShapeTerm) -> float:
-    """How far log odds are drawn."""
+def _reach(body: ShapeBody, term: ShapeTerm) -> float:
+    """How far log odds, or a number, are drawn."""
     shown = [
         abs(value) + WITHIN_95 * error
         for value, error, share in zip(term.values, term.errors, term.shares, strict=True)
         if share >= LEAST_SHARE
     ]
+    if not body.binary:
+        return max(shown, default=0.0) or 1.0
     return min(max([LEAST_REACH, *shown]), MOST_REACH)
+
+
+def _list_ticks(body: ShapeBody, reach: float) -> list[tuple[float, str]]:
+    """Where lines are drawn, and what stands beside them."""
+    if body.binary:
+        return [(math.log(odds), f"{odds:g}") for odds in TICKS if abs(math.log(odds)) <= reach]
+    size = 10.0 ** math.floor(math.log10(reach))
+    step = next(part * size for part in (5, 2, 1, 0.5) if 2 * part * size <= reach)
+    places = range(-int(reach / step), int(reach / step) + 1)
+    return [(place * step, say_added(place * step) if place else "0") for place in places]
 
 
 def _draw_curve(body: ShapeBody, term: ShapeTerm, title: str, here: int | None, value: Any) -> str:
     attribute = body.attributes[term.cells.attributes[0]]
-    edges, reach = attribute.edges, _reach(term)
+    edges, reach = attribute.edges, _reach(body, term)
     margin = (edges[-1] - edges[0]) / max(len(edges) - 1, 1)
     low, high = edges[0] - margin, edges[-1] + margin
     width, bottom = WIDTH - LEFT - RIGHT, HEIGHT - FOOT
@@ -112,7 +126,7 @@ def _draw_curve(body: ShapeBody, term: ShapeTerm, title: str, here: int | None, 
         held = min(max(moved, -reach), reach)
         return TOP + (bottom - TOP) * (reach - held) / (2 * reach)
 
-    parts = _draw_ticks(up, reach, LEFT, LEFT + width)
+    parts = _draw_ticks(up, _list_ticks(body, reach), LEFT, LEFT + width)
     ends = [low, *edges, high]
     steps = list(zip(ends, ends[1:], range(attribute.first, attribute.size), strict=False))
     upper, lower, line = [], [], []
@@ -157,14 +171,14 @@ def _draw_mark(x: float, y: float) -> list[str]:
     return [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6" fill="{COLOURS[1]}" stroke="{INK}"/>']
 
 
-def _draw_ticks(up: Callable[[float], float], reach: float, left: float, right: float) -> list[str]:
+def _draw_ticks(
+    up: Callable[[float], float], ticks: list[tuple[float, str]], left: float, right: float
+) -> list[str]:
     parts = []
-    for odds in TICKS:
-        if abs(math.log(odds)) > reach:
-            continue
-        y, stroke = up(math.log(odds)), SOFT if odds == 1 else RULE
+    for moved, said in ticks:
+        y, stroke = up(moved), RULE if moved else SOFT
         parts.append(f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{stroke}"/>')
-        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{SOFT}">{odds:g}</text>')
+        parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{SOFT}">{said}</text>')
     return parts
 
 
@@ -173,7 +187,7 @@ def _shorten(words: str) -> str:
 
 
 def _draw_dots(body: ShapeBody, term: ShapeTerm, dictionary: Entries, title: str, here: int | None) -> str:
-    reach, width = _reach(term), WIDTH - NAMES - 40
+    reach, width = _reach(body, term), WIDTH - NAMES - 40
     shown = [cell for cell in range(len(term.values)) if term.shares[cell] >= LEAST_SHARE or cell == here]
     words = [one for (one,) in body.say_cells(term, dictionary)]
 
@@ -182,13 +196,10 @@ def _draw_dots(body: ShapeBody, term: ShapeTerm, dictionary: Entries, title: str
 
     bottom = 4 + ROW * len(shown)
     parts = []
-    for odds in TICKS:
-        if abs(math.log(odds)) <= reach:
-            x, stroke = across(math.log(odds)), SOFT if odds == 1 else RULE
-            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}" stroke="{stroke}"/>')
-            parts.append(
-                f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle" fill="{SOFT}">{odds:g}</text>'
-            )
+    for moved, said in _list_ticks(body, reach):
+        x, stroke = across(moved), RULE if moved else SOFT
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{bottom}" stroke="{stroke}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 14}" text-anchor="middle" fill="{SOFT}">{said}</text>')
     for place, cell in enumerate(shown):
         y, moved, error = 4 + ROW * (place + 0.5), term.values[cell], WITHIN_95 * term.errors[cell]
         parts += [
@@ -203,10 +214,10 @@ def _draw_dots(body: ShapeBody, term: ShapeTerm, dictionary: Entries, title: str
 
 
 def _draw_map(body: ShapeBody, term: ShapeTerm, dictionary: Entries, title: str, here: int | None) -> str:
-    """Rows are groups of the first attribute, columns of the second; each cell has its odds ratio."""
+    """Rows are groups of the first attribute, columns of the second; each cell has its odds ratio, or what it adds."""
     rows, columns = term.cells.sizes(body.attributes)
     words = body.say_cells(term, dictionary)
-    wide, tall, reach = (WIDTH - NAMES - 10) / columns, 24.0, _reach(term)
+    wide, tall, reach = (WIDTH - NAMES - 10) / columns, 24.0, _reach(body, term)
     first, second = (body.names[index] for index in term.cells.attributes)
     parts = [
         f'<text x="{NAMES - 10}" y="14" text-anchor="end" fill="{SOFT}">{element_text(_shorten(first))}</text>'
@@ -221,11 +232,11 @@ def _draw_map(body: ShapeBody, term: ShapeTerm, dictionary: Entries, title: str,
             strength = min(abs(moved) / reach, 1.0)
             colour, x = COLOURS[1] if moved > 0 else COLOURS[0], NAMES + wide * column
             edge = f'stroke="{INK}" stroke-width="3"' if cell == here else f'stroke="{RULE}"'
-            odds = say_odds(read_odds(moved)) if term.shares[cell] > 0 else ""
+            said = say_effect(body, moved) if term.shares[cell] > 0 else ""
             parts += [
                 f'<rect x="{x:.1f}" y="{y:g}" width="{wide - 2:.1f}" height="{tall - 2:g}" fill="{colour}" '
                 f'fill-opacity="{0.75 * strength:.2f}" {edge}/>',
-                f'<text x="{x + wide / 2 - 1:.1f}" y="{y + 15:g}" text-anchor="middle">{odds}</text>',
+                f'<text x="{x + wide / 2 - 1:.1f}" y="{y + 15:g}" text-anchor="middle">{said}</text>',
             ]
     bottom = 20 + tall * rows
     short = max(int(wide / 6.2), 3)

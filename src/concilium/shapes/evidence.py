@@ -59,27 +59,24 @@ class Evidence:
     priors: list[Matrix]
 
     @classmethod
-    def of_table(
+    def of_sums(
         cls,
-        table: Matrix,
-        patients: float,
-        rate: float,
-        weight: float,
+        counted: Vector,
+        deviation: float,
+        residuals: Vector,
         variance: float,
+        weight: float,
         attribute: Attribute,
     ) -> Self:
-        """Of counts [code, negative or positive], each with noise of this variance."""
-        counted = table.sum(axis=1)
-        deviation = np.sqrt(2 * variance)
+        """Of the patients with each code, with noise of this deviation, and the sums of their residuals, with noise of
+        this variance. `weight`: of all patients."""
         held = np.where(counted > deviation, counted, np.maximum(counted, 0) * 0.5) + 0.5
         shares = held / held.sum()
-        target = (1 - rate) * table[:, 1] - rate * table[:, 0]
-        noise = variance * ((1 - rate) ** 2 + rate**2) * np.eye(len(shares))
         return cls(
             shares,
-            patients * shares * weight,
-            target - shares * target.sum(),
-            noise,
+            weight * shares,
+            residuals - shares * residuals.sum(),
+            variance * np.eye(len(shares)),
             _list_priors(attribute, shares),
         )
 

@@ -1,10 +1,10 @@
 """A shape model for other software: as JSON, as a CQL library, and as a PMML 4.4 Scorecard.
 
 JSON has every cell as plain conditions with its log odds. A patient's log odds are the intercept and `log_odds` of the
-one cell of each term whose conditions all hold. A condition holds where one of its `any_of` does: `from` (that
-number or more), `below`, `values`, `missing`, or `other` (any value that no cell of the attribute lists). Where no cell
-of a term holds, the term adds nothing. A rule has a cell for each way in which it may not hold, all with the same
-numbers; `share` is that of all of them.
+one cell of each term whose conditions all hold; a number is the intercept and `adds` of these cells. A condition holds
+where one of its `any_of` does: `from` (that number or more), `below`, `values`, `missing`, or `other` (any value that
+no cell of the attribute lists). Where no cell of a term holds, the term adds nothing. A rule has a cell for each way in
+which it may not hold, all with the same numbers; `share` is that of all of them.
 
 CQL and PMML take the first cell whose condition is true. What stands for any other value comes last, without a
 condition of its own. A comparison with null is not true in either, so that a value that no cell has adds nothing.
@@ -21,9 +21,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from concilium.errors import ModelError
 from concilium.models.cql import write_condition, write_literal, write_name
 from concilium.models.intervals import WITHIN_95
-from concilium.models.pmml import begin_document, data_field, join, predicate_of, xml_attributes
+from concilium.models.pmml import RISK, begin_document, data_field, join, predicate_of, xml_attributes
 from concilium.models.threshold import probability
 from concilium.protocol.attributes import MISSING, Attribute, find_runs
 from concilium.records.columns import label
@@ -36,15 +37,22 @@ Adapt = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.in
 def to_json(body: ShapeBody) -> str:
     """The model as JSON; the term that moves risks most comes first."""
     sheet = body.sheet
+    about: dict[str, Any] = {"range": body.range, "mean": body.mean}
+    points = {"of_none": sheet.start, "of_one": sheet.unit}
+    if body.binary:
+        about = {
+            "classes": body.classes,
+            "predicts": body.classes[1],
+            "threshold": None if body.decided is None else body.decided.threshold,
+            "share_of_patients": body.mean,
+        }
+        points = {f"log_odds_{name}": value for name, value in points.items()}
     document = {
         "target": body.target,
         "query": body.query,
-        "classes": body.classes,
-        "predicts": body.classes[1],
-        "threshold": None if body.decided is None else body.decided.threshold,
-        "share_of_patients": body.mean,
+        **about,
         "intercept": body.intercept,
-        "points": {"log_odds_of_none": sheet.start, "log_odds_of_one": sheet.unit},
+        "points": points,
         "terms": [
             {
                 "attributes": [body.names[index] for index in term.cells.attributes],
@@ -78,7 +86,7 @@ def _list_cells(body: ShapeBody, term: ShapeTerm) -> list[dict[str, Any]]:
     return [
         {
             "conditions": conditions,
-            "log_odds": term.values[cell],
+            "log_odds" if body.binary else "adds": term.values[cell],
             "interval_95": [term.values[cell] + side * WITHIN_95 * term.errors[cell] for side in (-1, 1)],
             "points": term.points[cell],
             "share": term.shares[cell],
@@ -110,10 +118,13 @@ def _order_cells(body: ShapeBody, term: ShapeTerm) -> list[tuple[list[tuple[Attr
 
 
 def to_cql(body: ShapeBody) -> str:
-    """A definition for each term, their sum, and the risk."""
+    """A definition for each term, their sum, and the risk; or the number that is predicted."""
     defined, names = [], []
+    score = "log odds" if body.binary else body.target
     for term in order_terms(body):
-        names.append(write_name(f"log odds of {body.name(term)}"))
+        names.append(
+            write_name(f"{score} of {body.name(term)}" if body.binary else f"{body.name(term)} adds")
+        )
         lines = [f"define {names[-1]}: case"]
         otherwise = 0.0
         for needed, value in _order_cells(body, term):
@@ -127,16 +138,17 @@ def to_cql(body: ShapeBody) -> str:
                 otherwise = float(value)
         defined.append("\n".join([*lines, f"  else {write_literal(otherwise)} end"]))
     total = " + ".join([write_literal(float(body.intercept)), *names])
-    defined.append(f'define "log odds": {total}')
-    defined.append('define "risk": 1.0 / (1.0 + Exp(-"log odds"))')
+    defined.append(f"define {write_name(score)}: {total}")
+    if body.binary:
+        defined.append('define "risk": 1.0 / (1.0 + Exp(-"log odds"))')
     return "\n\n".join(defined) + "\n"
 
 
 def to_pmml(body: ShapeBody) -> str:
-    """A Scorecard of log odds, whose second output is the risk."""
-    about = f"Shapes for {body.target} = {label(body.classes[1])}" + (
-        f", of patients with {body.query}" if body.query else ""
-    )
+    """A Scorecard of log odds, whose second output is the risk; or of the number that is predicted."""
+    outcome = f"{body.target} = {label(body.classes[1])}" if body.binary else body.target
+    about = f"Shapes for {outcome}" + (f", of patients with {body.query}" if body.query else "")
+    score = "log odds" if body.binary else body.target
     fields = [
         line
         for one in body.attributes
@@ -156,12 +168,9 @@ def to_pmml(body: ShapeBody) -> str:
         ),
         "  </MiningSchema>",
         "  <Output>",
-        '   <OutputField name="log odds" optype="continuous" dataType="double" feature="predictedValue"/>',
-        '   <OutputField name="risk" optype="continuous" dataType="double" feature="transformedValue">',
-        '    <Apply function="/"><Constant>1</Constant><Apply function="+"><Constant>1</Constant>'
-        '<Apply function="exp"><Apply function="-"><Constant>0</Constant><FieldRef field="log odds"/></Apply>'
-        "</Apply></Apply></Apply>",
-        "   </OutputField>",
+        f'   <OutputField{xml_attributes(name=score)} optype="continuous" dataType="double" '
+        'feature="predictedValue"/>',
+        *(RISK if body.binary else ()),
         "  </Output>",
         "  <Characteristics>",
     ]
@@ -184,6 +193,8 @@ def adapt_body(body: ShapeBody, adapt: Adapt | None) -> ShapeBody:
     """The shapes as a hospital adapts them: a shift and a slope of log odds."""
     if adapt is None:
         return body
+    if not body.binary:
+        raise ModelError("an adapted model of a number is not written for other software")
     risk = probability(np.array([0.0, 1.0]))
     shares, _ = adapt(np.column_stack([1 - risk, risk]))
     shift, end = np.log(shares[:, 1] / shares[:, 0]).tolist()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from concilium.errors import HouseError, StudyError
 from concilium.models.grid import ask_cutoffs, merge_cutoffs
+from concilium.models.outcome import Outcome, check_range, order_classes, warn_of_few
 from concilium.models.threshold import (
     LEARNED_FROM,
     LEFT_OUT_FIRST,
@@ -45,7 +46,7 @@ from concilium.shapes.body import ShapeBody, ShapeTerm, Sheet, factor_covariance
 from concilium.shapes.cells import MOST_CELLS, Cells, Vector, find_starts, group_codes
 from concilium.shapes.pairs import GROUPS, Table, cut_pair, find_factors, list_fine
 from concilium.shapes.rules import FINE, Corner, choose_rules, find_corners
-from concilium.shapes.shape_sums import AskShapes, ShapeSums, read_shapes
+from concilium.shapes.shape_sums import STEPS_OF_NUMBER, AskShapes, ShapeSums, read_shapes
 from concilium.shapes.smoothing import (
     Matrix,
     Penalised,
@@ -55,6 +56,7 @@ from concilium.shapes.smoothing import (
     is_positive,
     penalise,
     solve,
+    solve_number,
 )
 
 if TYPE_CHECKING:
@@ -75,10 +77,13 @@ LEAST_DEVIATION, LEAST_OF_PAIR = 0.02, 0.03
 LEAST_MOVED = 0.05  # by a rule that stays, of log odds
 # Pairs are looked for among so many attributes, those whose shapes vary most.
 MOST_CROSSED = 40
-# A pair joins where its log evidence is above this, and above this part of the logarithm of how many there are.
-LEAST_EVIDENCE, SURE_OF_PAIR = 3.0, 0.7
+# A pair joins where its log evidence is above this, and above this part of the logarithm of how many there are; or,
+# above the last of these, with so many others.
+LEAST_EVIDENCE, SURE_OF_PAIR, LEAST_OF_MANY, MANY = 3.0, 0.7, 2.0, 10
 MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
+LEAST_SPREAD = 2.0**-18  # squared, of a number in its steps: less is rounding
+LEAST_SQUARES = 1e-9  # of those of a number, that are left to explain where patients are alike
 # The rounding of points may take this part of the variance of the log odds.
 ROUNDED_AWAY = 0.01
 NOT_PRIVATE = (
@@ -89,16 +94,20 @@ NOT_PRIVATE = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """Terms with their coefficients, covariance, patients in each cell (intercept first), and smoothing."""
+    """Terms with their coefficients, covariance, patients in each cell (intercept first), and smoothing.
+
+    Coefficients are log odds, or of a number parts of its residual deviation, which is `scale`.
+    """
 
     terms: tuple[Cells, ...]
     solved: Solved
     counts: Vector
     weights: dict[Cells, tuple[float, ...]]
+    scale: float = 1.0
 
     @property
     def at(self) -> tuple[float, ...]:
-        return tuple(self.solved.beta.tolist())
+        return tuple((self.scale * self.solved.beta).tolist())
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,10 @@ class ShapeFit:
             PlannedQuestion("tree.schema", None, "which attributes, values and classes there are"),
             PlannedQuestion("counts", None, "histograms of numbers, for cutoffs"),
             PlannedQuestion(
-                "shapes.sums", None, "about twenty times: residuals and weights in the cells of shapes"
+                "shapes.sums",
+                None,
+                f"about {'twenty' if model.measured is None else 'eight'} times: residuals and weights in the cells of "
+                "shapes",
             ),
         ]
         if model.rule.tallied:
@@ -129,11 +141,16 @@ class ShapeFit:
             bins={name: list(edges) for name, edges in model.bins.items()},
             attributes=None if model.attributes is None else list(model.attributes),
             count_patients=model.way_out.by_site,
+            measured=model.measured is not None,
         )
+        outside: list[str] = []
+        if model.measured is not None:
+            outside = yield from check_range(model.target, model.measured, self._ask_histograms)
         attributes, classes, left_out, grouped = yield from self._settle(seen)
         check_directions(model, attributes)
         directions = find_directions(model, attributes)
-        fit = _Fit(model, attributes, classes[1], directions)
+        outcome = model.measured or Outcome(positive=classes[1])
+        fit = _Fit(model, attributes, outcome, directions)
         fit, odds = yield from fit.thin_out()
         tally = None
         if model.rule.tallied:
@@ -144,15 +161,18 @@ class ShapeFit:
             ).tallies[0]
         fitted = yield from fit.learn(odds)
         body, own = yield from fit.tell(fitted, classes)
-        prevalence = body.mean
-        chosen = tally if tally is not None and tally.tells else own
-        decided, said = decide(
-            model.threshold, classes[1], prevalence, chosen, None if chosen is own else own
-        )
-        body = msgspec.structs.replace(body, decided=decided)
-        warnings = [say_left_out(left_out)] if left_out else []
-        warnings += find_cautions(seen, grouped)
-        warnings += [*warn_of_specificity(decided), *warn_of_all_flagged(decided, own)]
+        warnings = [*outside, *([say_left_out(left_out)] if left_out else []), *find_cautions(seen, grouped)]
+        said = ""
+        if own is not None:
+            chosen = tally if tally is not None and tally.tells else own
+            decided, said = decide(
+                model.threshold, classes[1], body.mean, chosen, None if chosen is own else own
+            )
+            body = msgspec.structs.replace(body, decided=decided)
+            warnings += [*warn_of_specificity(decided), *warn_of_all_flagged(decided, own)]
+        if body.binary:
+            patients = body.patients or 0
+            warnings += warn_of_few(model.target, classes, [patients * (1 - body.mean), patients * body.mean])
         if not body.terms:
             warnings.append(
                 f"no attribute says anything of {model.target}: every patient gets the same answer"
@@ -171,8 +191,7 @@ class ShapeFit:
         grouped: list[str] = []
 
         def ask(attributes: tuple[Attribute, ...]) -> tuple[AskCounts, float]:
-            question = AskCounts(query=model.query, target=model.target, attributes=attributes, totals=False)
-            return question, 0.0
+            return self._count(attributes), 0.0
 
         dates = {name for one in seen.values() for name in one.dates}
         chosen, without = yield from ask_cutoffs(
@@ -185,9 +204,9 @@ class ShapeFit:
             if name in known and len(edges) > model.cutoffs
         )
         if many:
-            histograms = split_counts(many, (yield ask(many)[0]))
+            histograms = yield from self._ask_histograms(many)
             for one in many:
-                cut = choose_cutoffs(histograms[one.name][:, 0], one.edges, model.cutoffs)
+                cut = choose_cutoffs(histograms[one.name], one.edges, model.cutoffs)
                 bins[one.name] = cut or list(one.edges[:1])
         schema = share_schema(seen, merge_cutoffs(bins, chosen), model.target, {**left_out, **without})
         if not schema.attributes:
@@ -198,7 +217,17 @@ class ShapeFit:
                 f"{len(schema.attributes)} attributes have more than {MOST_CELLS} cells together: name fewer "
                 "'attributes', or lower 'cutoffs'"
             )
-        return schema.attributes, model.order_classes(schema.classes.values), dict(schema.left_out), grouped
+        found = schema.classes.values
+        classes = order_classes(model.target, found, model.positive) if model.measured is None else []
+        return schema.attributes, classes, dict(schema.left_out), grouped
+
+    def _count(self, attributes: Sequence[Attribute]) -> AskCounts:
+        model = self.model
+        return AskCounts(query=model.query, target=model.target, attributes=tuple(attributes), totals=False)
+
+    def _ask_histograms(self, attributes: Sequence[Attribute]) -> Conversation[dict[str, NDArray[np.int64]]]:
+        counts = yield self._count(attributes)
+        return {name: table[:, 0] for name, table in split_counts(attributes, counts).items()}
 
 
 def find_directions(model: ShapeModel, attributes: Sequence[Attribute]) -> dict[int, int]:
@@ -231,6 +260,17 @@ def list_rising(
     return rising
 
 
+def find_least(scores: Sequence[float]) -> float:
+    """The least log evidence with which a pair joins. Where many pairs have some, less of it is enough for each: of m
+    pairs without effect few more than m exp(-s) would have s, so the k best join together above log(m / k)."""
+    most, best = len(scores), sorted(scores, reverse=True)
+    alone = max(SURE_OF_PAIR * math.log(most), LEAST_EVIDENCE)
+    together = [
+        one for k, one in enumerate(best, 1) if k >= MANY and one > max(math.log(most / k), LEAST_OF_MANY)
+    ]
+    return min([alone, *together])
+
+
 def choose_ends(cells: NDArray[np.int64], edges: Sequence[float], most: int) -> tuple[float, ...]:
     """At most so many of the edges, closer to each other at both ends, where curves are steep: the nearest to even
     steps of the arcsine of the root of patients' shares."""
@@ -242,13 +282,15 @@ def choose_ends(cells: NDArray[np.int64], edges: Sequence[float], most: int) -> 
 
 @dataclass(frozen=True)
 class _Fit:
-    """Shapes of these attributes, over all patients or over a part of them."""
+    """Shapes of these attributes, over all patients or over a part of them. `squares`: of a number, the sum of squares
+    around its mean."""
 
     model: ShapeModel
     attributes: tuple[Attribute, ...]
-    positive: Value
+    outcome: Outcome
     directions: dict[int, int]
     part: Part | None = None
+    squares: float = 0.0
 
     def ask(
         self,
@@ -263,7 +305,7 @@ class _Fit:
             query=self.model.query,
             target=self.model.target,
             attributes=self.attributes,
-            positive=self.positive,
+            outcome=self.outcome,
             terms=terms,
             at=tuple(map(float, at)),
             asked=asked,
@@ -282,7 +324,7 @@ class _Fit:
         return tuple(Cells((place,)) for place in range(len(self.attributes)))
 
     def thin_out(self) -> Conversation[tuple[Self, float]]:
-        """The fit with no more cells than patients can tell apart, and the log odds of everyone."""
+        """The fit with no more cells than patients can tell apart, and the log odds, or the number, of everyone."""
         sums = yield from self.ask(self.shapes, (0.0,) * find_starts(self.shapes, self.attributes)[-1])
         cells = sums.patients // PATIENTS_OF_CELL - sum(one.size - len(one.edges) for one in self.attributes)
         most = max(len(one.edges) for one in self.attributes)
@@ -296,7 +338,17 @@ class _Fit:
                     one, stated_edges=choose_ends(histogram[one.first :], one.edges, most)
                 )
             thinned.append(one)
-        return replace(self, attributes=tuple(thinned)), _log_odds(sums.events, sums.patients)
+        fit = replace(self, attributes=tuple(thinned))
+        if self.outcome.binary:
+            return fit, _log_odds(sums.events, sums.patients)
+        mean = sums.events / sums.patients
+        squares = 2 * sums.loss - sums.patients * mean**2
+        if squares <= LEAST_SPREAD * sums.patients:
+            raise HouseError(
+                f"all patients of the query have the same {self.model.target}, or nearly so for its range: there is "
+                "nothing to predict"
+            )
+        return replace(fit, squares=squares), mean
 
     def learn(self, odds: float) -> Conversation[Fitted]:
         """A shape for every attribute; then the terms that the model keeps, with pairs."""
@@ -348,13 +400,13 @@ class _Fit:
 
     def _go_on(self, first: Fitted, kept: tuple[Cells, ...], until: float) -> Conversation[Fitted]:
         """The fit of these terms, which begins where another ended."""
-        start = np.zeros(find_starts(kept, self.attributes)[-1])
-        start[0] = first.solved.beta[0]
+        start, ended = np.zeros(find_starts(kept, self.attributes)[-1]), np.array(first.at)
+        start[0] = ended[0]
         before = dict(zip(first.terms, find_starts(first.terms, self.attributes), strict=False))
         for term, at in zip(kept, find_starts(kept, self.attributes), strict=False):
             size = term.count(self.attributes)
             if term in before:
-                start[at : at + size] = first.solved.beta[before[term] : before[term] + size]
+                start[at : at + size] = ended[before[term] : before[term] + size]
         return (yield from self._descend(kept, start, weights=first.weights, until=until))
 
     def _descend(
@@ -375,6 +427,14 @@ class _Fit:
         for one in penalised:
             one.weights = list((weights or {}).get(one.cells, one.weights))
         rising = list_rising(terms, self.attributes, self.directions)
+        if not self.outcome.binary:
+            sums = yield from self.ask(terms, beta, gram=True)
+            squares = max(2 * sums.loss, LEAST_SQUARES * self.squares)
+            solved, scale = solve_number(
+                penalised, sums.gram, sums.gradient, beta, squares, sums.patients, rising
+            )
+            chosen = {one.cells: tuple(one.weights) for one in penalised}
+            return Fitted(terms, solved, sums.counts, chosen, scale)
         starts = find_starts(terms, self.attributes)
         fresh, before, lowest = crossed is None, math.inf, math.inf
         base, led_astray, own_gram = beta, False, True
@@ -429,8 +489,8 @@ class _Fit:
             for pair, (gradient, weight, _) in (yield from self._ask_tables(fitted, candidates))
         ]
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
-        least = max(SURE_OF_PAIR * math.log(len(candidates)), LEAST_EVIDENCE)
-        chosen = [candidates[place] for place in order.tolist() if scores[place] > least]
+        least = find_least(scores)
+        chosen = [candidates[place] for place in order.tolist() if scores[place] >= least]
         if not chosen:
             return ()
         tables = yield from self._ask_tables(
@@ -447,7 +507,8 @@ class _Fit:
         tables = []
         for pair, start in zip(asked, find_starts(asked, self.attributes), strict=False):
             sizes, inside = pair.sizes(self.attributes), slice(start, start + pair.count(self.attributes))
-            parts = [numbers[inside].reshape(sizes) for numbers in (sums.gradient, sums.weights, sums.counts)]
+            numbers = (sums.gradient / fitted.scale, sums.weights, sums.counts)
+            parts = [one[inside].reshape(sizes) for one in numbers]
             tables.append((pair, parts))
         return tables
 
@@ -476,7 +537,8 @@ class _Fit:
         covariance = np.linalg.inv(add_penalties(penalised, sums.gram[:first, :first]))
         beside = sums.gram[:first, holds]
         information = sums.gram[np.ix_(holds, holds)] - beside.T @ covariance @ beside
-        chosen = choose_rules(information, sums.gradient[holds], self.model.rules, LEAST_SCORE)
+        pull = sums.gradient[holds] / fitted.scale
+        chosen = choose_rules(information, pull, self.model.rules, LEAST_SCORE)
         return tuple(corners[place].cells for place in chosen)
 
     def _group(self, fitted: Fitted, most: int) -> dict[int, tuple[int, ...]]:
@@ -488,9 +550,11 @@ class _Fit:
                 groups[index] = group_codes(own, most, attribute=self.attributes[index])
         return groups
 
-    def tell(self, fitted: Fitted, classes: list[Value]) -> Conversation[tuple[ShapeBody, Tally]]:
-        """What the model file holds, and the training patients by class and risk."""
-        solved = fitted.solved
+    def tell(self, fitted: Fitted, classes: list[Value]) -> Conversation[tuple[ShapeBody, Tally | None]]:
+        """What the model file holds, and the training patients by class and risk; None of a number."""
+        solved, number = fitted.solved, not self.outcome.binary
+        unit = self.outcome.unit / STEPS_OF_NUMBER if number else 1.0
+        middle = sum(self.outcome.ends) / 2 if number else 0.0
         body = make_body(
             self.model,
             self.attributes,
@@ -499,20 +563,29 @@ class _Fit:
             solved.covariance,
             fitted.counts,
             classes,
+            unit=fitted.scale * unit,
+            middle=middle,
         )
         # All attributes stay in the question: its terms are numbered among them.
         points = [body.sheet.start]
         for term in body.terms:
             points += [body.sheet.unit * value for value in term.points]
-        sums = yield from self.ask(fitted.terms, body.at, scores=(tuple(body.at.tolist()), tuple(points)))
-        model, sheet = (find_auc(tally) for tally in sums.tallies)
+        told = []
+        for at in (body.at.copy(), np.array(points)):
+            at[0] -= middle
+            told.append(tuple((at / unit).tolist()))
+        sums = yield from self.ask(fitted.terms, told[0], scores=() if number else tuple(told))
+        fits: list[float | None] = [find_auc(tally) for tally in sums.tallies]
+        if number:
+            of_points = yield from self.ask(fitted.terms, told[1])
+            fits = [1 - 2 * one.loss / self.squares for one in (sums, of_points)]
         body = msgspec.structs.replace(
             body,
-            sheet=msgspec.structs.replace(body.sheet, auc=sheet, auc_of_model=model),
-            mean=sums.events / sums.patients,
+            sheet=msgspec.structs.replace(body.sheet, auc=fits[1], auc_of_model=fits[0]),
+            mean=middle + unit * sums.events / sums.patients,
             patients=sums.patients,
         )
-        return _drop_unused(body), sums.tallies[0]
+        return _drop_unused(body), None if number else sums.tallies[0]
 
 
 def _weigh_penalties(terms: Sequence[Penalised], beta: Vector) -> float:
@@ -546,8 +619,12 @@ def make_body(
     covariance: Matrix,
     counts: Vector,
     classes: list[Value],
+    *,
+    unit: float = 1.0,
+    middle: float = 0.0,
 ) -> ShapeBody:
-    """Shapes centred on the mean over patients, with their errors and points."""
+    """Shapes centred on the mean over patients, with their errors and points. Of a number a coefficient of 1 is so many
+    `unit`, and one of 0 its `middle`."""
     starts = find_starts(fitted_terms, attributes)
     width = starts[-1]
     total = max(float(counts[0]), 1.0)
@@ -560,8 +637,9 @@ def make_body(
     unseen = _find_unseen(fitted_terms, attributes, shares)
     centre[unseen] = 0.0
     centre = centre @ _purify(fitted_terms, attributes, shares)
-    beta = centre @ beta
-    covariance = centre @ covariance @ centre.T
+    beta = unit * centre @ beta
+    beta[0] += middle
+    covariance = unit**2 * centre @ covariance @ centre.T
     shares[0] = 1.0
     # Of a value that nobody has only this is known: by how much the shape varies.
     for start, end in pairwise(starts):
@@ -569,12 +647,12 @@ def make_body(
         covariance[own, own] = shares[start:end] @ beta[start:end] ** 2
     factors, rest = factor_covariance(covariance, shares)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    unit = _find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)])
+    point = _find_unit([(beta[a:b], shares[a:b]) for a, b in pairwise(starts)], unit)
     terms, begin = [], float(beta[0])
     for term, start, end in zip(fitted_terms, starts, starts[1:], strict=False):
         least = float(beta[start:end].min())
         begin += least
-        points = np.rint((beta[start:end] - least) / unit).astype(int).tolist()
+        points = np.rint((beta[start:end] - least) / point).astype(int).tolist()
         terms.append(
             ShapeTerm(
                 term,
@@ -595,7 +673,8 @@ def make_body(
         patients=None,
         factors=factors,
         rest=rest,
-        sheet=Sheet(unit, begin),
+        sheet=Sheet(point, begin),
+        range=None if model.measured is None else model.measured.ends,
     )
 
 
@@ -634,10 +713,10 @@ def _find_unseen(terms: Sequence[Cells], attributes: Sequence[Attribute], shares
     return np.array(unseen, dtype=np.intp)
 
 
-def _find_unit(terms: Sequence[tuple[Vector, Vector]]) -> float:
+def _find_unit(terms: Sequence[tuple[Vector, Vector]], unit: float) -> float:
     """The log odds of one point: rounding may take a small part of the variance of patients' log odds."""
     variance = sum(float(shares @ values**2) for values, shares in terms)
-    return max(math.sqrt(12 * ROUNDED_AWAY * variance / max(len(terms), 1)), 1e-6)
+    return max(math.sqrt(12 * ROUNDED_AWAY * variance / max(len(terms), 1)), 1e-6 * unit)
 
 
 def find_auc(tally: Tally) -> float | None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import StudyError
+from concilium.models.outcome import Outcome, cut_range, say_number
 from concilium.models.private_choice import find_better
 from concilium.models.private_start import (
     find_stated_classes,
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
 TABLES, PRODUCTS, FIRST_GRADIENTS = Fraction(30, 100), Fraction(8, 100), Fraction(17, 100)
 PAIRS = Fraction(15, 100)
 FEW, MANY = 2, 4  # gradients: of the first share, and of the rest
+# Of the price of the tables where a number is predicted: where it lies, patients in each cell; the rest: its sums.
+SPREAD, COUNTS = Fraction(15, 100), Fraction(30, 100)
+FURTHEST = 4.0  # standard deviations of a number from its mean; what is further away counts as that
+LEAST_DISPERSION = 0.1
 MOST_SHAPES = 40
 COVERED = 0.999  # of the variance of log odds, by the shapes that are kept
 WEIGHT = 0.9  # of p (1 - p): risks differ
@@ -98,7 +103,7 @@ class PrivateShapes:
             raise StudyError("a private ShapeModel has no 'rules': it has curves and few pairs")
         if is_too_small(min(price for price in self.prices if price)):
             raise StudyError(f"an 'epsilon' of {model.epsilon} is too small for any question to be answered")
-        if states_classes(model):
+        if model.measured is None and states_classes(model):
             _ = find_stated_classes(model, model.positive)
         twice = sorted(model.values.keys() & model.bins.keys())
         if twice:
@@ -119,8 +124,18 @@ class PrivateShapes:
         beside = f" ({better})" if better else ""
         unless = "; where noise would hide it, gradients get its price"
         gradient = "noisy gradients along what is in doubt of the curves"
+        tables = [
+            PlannedQuestion("counts", prices.tables, f"tables by class of all {known}attributes{beside}")
+        ]
+        if model.measured is not None:
+            spread, counts, sums = _split_price(prices.tables)
+            tables = [
+                PlannedQuestion("counts", spread, f"where {model.target} lies within its range"),
+                PlannedQuestion("counts", counts, f"tables of all {known}attributes"),
+                PlannedQuestion("shapes.directions", sums, f"sums of {model.target} in their cells"),
+            ]
         questions = [
-            PlannedQuestion("counts", prices.tables, f"tables by class of all {known}attributes{beside}"),
+            *tables,
             PlannedQuestion("shapes.directions", prices.products, f"how curves overlap{unless}"),
             *[PlannedQuestion("shapes.directions", prices.first, gradient)] * FEW,
             *[PlannedQuestion("shapes.directions", prices.pairs, f"what pairs add{unless}")]
@@ -131,23 +146,44 @@ class PrivateShapes:
 
     def converse(self, partners: Partners) -> Conversation[Learned[ShapeBody]]:
         stated, said_first = yield from start(self.model, partners)
-        classes = find_stated_classes(stated, stated.positive)
-        positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
+        classes: list[Value] = []
+        outcome = stated.measured
+        if outcome is None:
+            classes = find_stated_classes(stated, stated.positive)
+            positive = state_values([stated.positive])[0] if stated.positive is not None else classes[1]
+            outcome = Outcome(positive=positive)
         attributes = _list_stated(stated)
         if not attributes:
             raise StudyError("a private ShapeModel has at least one attribute")
         check_directions(stated, attributes)
-        fit = _PrivateFit(stated, partners, positive)
+        fit = _PrivateFit(stated, partners, outcome)
         body, patients = yield from fit.learn(attributes, classes, self.prices)
-        decided, said = decide(self.model.threshold, classes[1], body.mean)
+        about, said = f"by the noisy tables there are about {patients:.0f} patients, ", ""
+        if outcome.binary:
+            decided, said = decide(self.model.threshold, classes[1], body.mean)
+            body = msgspec.structs.replace(body, decided=decided)
+            about += (
+                f"{patients * body.mean:.0f} of them {self.model.target} = {label(outcome.positive or False)}"
+            )
+        else:
+            (low, high), (least, most) = fit.outcome.ends, outcome.ends
+            narrower = [f"below {say_number(low)}"] * (low > least) + [f"above {say_number(high)}"] * (
+                high < most
+            )
+            about += f"whose mean {self.model.target} is {say_number(body.mean)}"
+            about += f"; what is {' or '.join(narrower)} counts as that" if narrower else ""
         warnings = [
             self.model.say_price(),
-            f"by the noisy tables there are about {patients:.0f} patients, {patients * body.mean:.0f} of them "
-            f"{self.model.target} = {label(positive)}",
+            about,
             *said_first,
             *filter(None, [find_better(self.model, attributes)]),
         ]
-        return Learned(msgspec.structs.replace(body, decided=decided), warnings=warnings, decision=said)
+        return Learned(body, warnings=warnings, decision=said)
+
+
+def _split_price(tables: Fraction) -> tuple[Fraction, Fraction, Fraction]:
+    """The price of tables where a number is predicted: of where it lies, of patients, of sums."""
+    return tables * SPREAD, tables * COUNTS, tables * (1 - SPREAD - COUNTS)
 
 
 def _list_stated(model: ShapeModel) -> list[Attribute]:
@@ -179,22 +215,35 @@ class _Shape:
         return math.sqrt(max(float(self.shares @ (self.heights - self.shares @ self.heights) ** 2), 0.0))
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """What tables say: evidence for each shape with the variance of its noise, patients and the weight of one of them,
+    the mean outcome, and the log odds of everyone, or the number."""
+
+    evidence: list[Evidence]
+    noise: float
+    patients: float
+    weight: float
+    mean: float
+    start: float
+
+
 @dataclass
 class _PrivateFit:
+    """`outcome`: of a number, between the ends that it is held by, with its standard deviation as `unit` of all
+    coefficients."""
+
     model: ShapeModel
     partners: Partners
-    positive: Value
+    outcome: Outcome
+    unit: float = 1.0
 
     def learn(
         self, attributes: list[Attribute], classes: list[Value], prices: _Prices
     ) -> Conversation[tuple[ShapeBody, float]]:
-        tables, noise = yield from self._ask_tables(attributes, prices.tables)
-        patients, rate = count_patients(tables)
-        weight = rate * (1 - rate) * WEIGHT
-        evidence = [
-            Evidence.of_table(table, patients, rate, weight, noise, attribute)
-            for table, attribute in zip(tables, attributes, strict=True)
-        ]
+        asked = self._ask_classes if self.outcome.binary else self._ask_number
+        begun = yield from asked(attributes, prices.tables)
+        evidence, patients, weight = begun.evidence, begun.patients, begun.weight
         found = weigh_priors(evidence)
         shapes = [
             _Shape(place, one.shares, one.weights, prior, heights)
@@ -210,13 +259,10 @@ class _PrivateFit:
         left = Fraction(0) if overlap is not None else prices.products
         own = [evidence[shape.place] for shape in kept]
         state = _State(kept, patients * weight, np.eye(len(kept)) if overlap is None else overlap)
-        state.add_tables(
-            np.concatenate([one.target for one in own]),
-            noise * ((1 - rate) ** 2 + rate**2),
-        )
+        state.add_tables(np.concatenate([one.target for one in own]), begun.noise)
         directions = _find_directions(kept, own)
         state.move_to(np.zeros(end))
-        ask = _Gradients(self, among, directions, state, math.log(rate / (1 - rate)))
+        ask = _Gradients(self, among, directions, state, begun.start)
         for _ in range(FEW):
             yield from ask.step(prices.first, own)
         pairs = yield from self._ask_pairs(ask, patients, weight, prices.pairs)
@@ -225,22 +271,102 @@ class _PrivateFit:
         ask.pairs = pairs or []
         for _ in range(MANY):
             yield from ask.step(prices.later + left / MANY, own)
-        return self._tell(classes, ask, rate), patients
+        return self._tell(classes, ask, begun.mean), patients
 
-    def _ask_tables(
-        self, attributes: list[Attribute], price: Fraction
+    def _ask_classes(self, attributes: list[Attribute], price: Fraction) -> Conversation[_Begun]:
+        positive = self.outcome.positive if self.outcome.positive is not None else False
+        classes = Attribute(self.model.target, (), (positive,), missing=False)
+        tables, noise = yield from self._count(attributes, price, classes)
+        tables = [table[:, ::-1] for table in tables]
+        patients, rate = count_patients(tables)
+        weight, noise_of_sums = rate * (1 - rate) * WEIGHT, noise * ((1 - rate) ** 2 + rate**2)
+        evidence = [
+            Evidence.of_sums(
+                table.sum(axis=1),
+                math.sqrt(2 * noise),
+                (1 - rate) * table[:, 1] - rate * table[:, 0],
+                noise_of_sums,
+                patients * weight,
+                attribute,
+            )
+            for table, attribute in zip(tables, attributes, strict=True)
+        ]
+        return _Begun(evidence, noise_of_sums, patients, weight, rate, math.log(rate / (1 - rate)))
+
+    def _ask_number(self, attributes: list[Attribute], price: Fraction) -> Conversation[_Begun]:
+        """Where the number lies; then patients, and sums of the number, in the cells of all attributes."""
+        spread, counts, sums = _split_price(price)
+        yield from self._narrow(spread)
+        tables, noise = yield from self._count(attributes, counts)
+        patients = count_patients([np.hstack([0 * table, table]) for table in tables])[0]
+        cells = tuple(Cells((place,)) for place in range(len(attributes)))
+        numbers = find_starts(cells, attributes)[-1]
+        variance = self.partners.variance(sums, widen_sensitivity(Fraction(len(cells)), numbers, PLACES))
+        total = yield AskDirections(
+            query=self.model.query,
+            target=self.model.target,
+            attributes=tuple(attributes),
+            outcome=self.outcome,
+            directions=(),
+            cap=CAP,
+            pairs=cells,
+            share=1.0,
+            noise=Gaussian(str(variance)),
+        )
+        found = split_cells(read_reals(total, PLACES)[1:] / self.unit, cells, attributes)
+        noise_of_sums = self.find_noise(variance)
+        weights = np.array([1 / len(own) for own in found])
+        start = float(weights @ [own.sum() for own in found] / weights.sum()) / patients
+        evidence = [
+            Evidence.of_sums(
+                table[:, 0],
+                math.sqrt(noise),
+                own - start * np.maximum(table[:, 0], 0.0),
+                noise_of_sums,
+                patients,
+                attribute,
+            )
+            for table, own, attribute in zip(tables, found, attributes, strict=True)
+        ]
+        mean = float(self.outcome.unscale(np.array(self.unit * start)))
+        return _Begun(evidence, noise_of_sums, patients, 1.0, mean, start)
+
+    def _narrow(self, price: Fraction) -> Conversation[None]:
+        """Find where the number lies, by a noisy histogram: from then on what is far from its mean counts as less far,
+        and all coefficients are in units of its deviation."""
+        edges = cut_range(self.outcome)
+        tables, noise = yield from self._count([Attribute(self.model.target, edges)], price)
+        (low, high), counted = self.outcome.ends, tables[0][1:, 0]
+        width = (high - low) / (len(edges) - 1)
+        places = np.array([low, *(np.array(edges[:-1]) + width / 2), high])
+        everyone = max(float(counted.sum()), math.sqrt(noise * len(counted)), 1.0)
+        mean = min(max(float(counted @ places) / everyone, low), high)
+        squares = (places - mean) ** 2
+        # Rather too wide than too narrow, by one standard deviation of the noise.
+        variance = (float(counted @ squares) + math.sqrt(noise * float(squares @ squares))) / everyone
+        deviation = math.sqrt(min(max(variance - width**2 / 12, width**2 / 12), (high - low) ** 2 / 4))
+        reach = min(max(high - mean, mean - low), FURTHEST * deviation)
+        self.outcome, self.unit = Outcome(low=mean - reach, high=mean + reach), deviation / reach
+
+    def _count(
+        self, attributes: list[Attribute], price: Fraction, classes: Attribute | None = None
     ) -> Conversation[tuple[list[Matrix], float]]:
+        """Noisy tables of the attributes, [code, class], and the variance of the noise."""
         variance = self.partners.variance(price, len(attributes))
         counts = yield AskCounts(
             query=self.model.query,
             target=self.model.target,
             attributes=tuple(attributes),
-            classes=Attribute(self.model.target, (), (self.positive,), missing=False),
+            classes=classes,
             totals=False,
             noise=Gaussian(str(variance)),
         )
-        tables = [table[:, ::-1].astype(np.float64) for table in split_counts(attributes, counts).values()]
+        tables = [table.astype(np.float64) for table in split_counts(attributes, counts).values()]
         return tables, float(variance) * float(self.partners.noise_factor)
+
+    def find_noise(self, variance: Fraction) -> float:
+        """The variance of the noise in sums of residuals, in units of coefficients."""
+        return float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES / self.unit**2
 
     def _ask_products(
         self, kept: list[_Shape], among: list[Attribute], patients: float, price: Fraction
@@ -257,7 +383,7 @@ class _PrivateFit:
             query=self.model.query,
             target=self.model.target,
             attributes=tuple(among),
-            positive=self.positive,
+            outcome=self.outcome,
             directions=tuple(Direction(at, tuple(_unit(one).tolist())) for at, one in enumerate(kept)),
             cap=cap,
             products=True,
@@ -293,20 +419,20 @@ class _PrivateFit:
         if not cells or most < 1:
             return None
         variance = self.partners.variance(price, widen_sensitivity(Fraction(len(cells)), 0, PLACES))
-        noise = float(variance) * float(self.partners.noise_factor) * 4.0**-PLACES
+        noise = self.find_noise(variance)
         if math.sqrt(noise) > MOST_NOISE_OF_PAIRS * patients * weight / GROUPS**2:
             return None
         numbers = sum(one.count(ask.among) for one in cells)
         variance = self.partners.variance(price, widen_sensitivity(Fraction(len(cells)), numbers, PLACES))
         total = yield ask.make(variance, pairs=cells, share=1.0)
-        residuals = split_cells(read_reals(total, PLACES)[1:], cells, ask.among)
+        residuals = split_cells(read_reals(total, PLACES)[1:] / self.unit, cells, ask.among)
         pairs = [
             NoisyPair.of(one, shares, patients * weight, own, noise)
             for one, own in zip(cells, residuals, strict=True)
         ]
         return choose_pairs(pairs, min(most, MOST_PAIRS))
 
-    def _tell(self, classes: list[Value], ask: _Gradients, rate: float) -> ShapeBody:
+    def _tell(self, classes: list[Value], ask: _Gradients, mean: float) -> ShapeBody:
         among, state = ask.among, ask.state
         terms = tuple(Cells((place,)) for place in range(len(among)))
         width = 1 + len(state.beta) + sum(len(pair.values) for pair in ask.pairs)
@@ -331,8 +457,21 @@ class _PrivateFit:
             ]
         )
         terms += tuple(pair.cells for pair in ask.pairs)
-        body = make_body(self.model, tuple(among), terms, beta, covariance, counts, classes)
-        return msgspec.structs.replace(body, mean=rate)
+        unit = middle = 0.0
+        if not self.outcome.binary:
+            unit, middle = self.unit * self.outcome.unit, sum(self.outcome.ends) / 2
+        body = make_body(
+            self.model,
+            tuple(among),
+            terms,
+            beta,
+            covariance,
+            counts,
+            classes,
+            unit=unit or 1.0,
+            middle=middle,
+        )
+        return msgspec.structs.replace(body, mean=mean)
 
 
 @dataclass
@@ -353,10 +492,12 @@ class _Gradients:
             query=self.fit.model.query,
             target=self.fit.model.target,
             attributes=tuple(self.among),
-            positive=self.fit.positive,
+            outcome=self.fit.outcome,
             **{"directions": (), "cap": CAP, **more},
-            intercept=self.odds,
-            shapes=tuple(tuple(self.state.beta[one.own].tolist()) for one in self.state.shapes),
+            intercept=self.fit.unit * self.odds,
+            shapes=tuple(
+                tuple((self.fit.unit * self.state.beta[one.own]).tolist()) for one in self.state.shapes
+            ),
             noise=Gaussian(str(variance)),
         )
 
@@ -371,11 +512,11 @@ class _Gradients:
             directions=tuple(self.directions),
             lead=LEAD,
             pairs=pairs,
-            heights=tuple(tuple(pair.values.tolist()) for pair in self.pairs),
+            heights=tuple(tuple((self.fit.unit * pair.values).tolist()) for pair in self.pairs),
             share=SHARE if pairs else 0.0,
         )
-        reals = read_reals(total, PLACES)
-        noise = float(variance) * float(partners.noise_factor) * 4.0**-PLACES
+        reals = read_reals(total, PLACES) / self.fit.unit
+        noise = self.fit.find_noise(variance)
         end = 1 + len(self.directions)
         spread = noise / LEAD**2
         step = min(max(float(reals[0]) / LEAD / state.scale, -LARGEST_STEP), LARGEST_STEP)
@@ -384,6 +525,8 @@ class _Gradients:
         for pair, residuals in zip(self.pairs, split_cells(reals[end:], pairs, self.among), strict=True):
             pair.add(residuals / SHARE, noise / SHARE**2)
         state.add_gradient(self.directions, reals[1:end], noise)
+        if not self.fit.outcome.binary:
+            state.explain()
         state.weigh_again(own)
         weigh_pairs(self.pairs)
 
@@ -462,6 +605,7 @@ class _State:
             self.prior[shape.own, shape.own] = shape.prior + 1e-8 * np.eye(len(shape.shares))
             self.hessian[shape.own, shape.own] = np.diag(shape.weights)
         self.beta = np.zeros(size)
+        self.dispersion = 1.0  # of residuals, against the scale
         self._answers: list[_Answer] = []
 
     def add_tables(self, target: Vector, variance: float) -> None:
@@ -486,11 +630,16 @@ class _State:
         own = self.shapes[place].own
         return math.sqrt(float(self.shares[own] @ self.beta[own] ** 2))
 
+    def explain(self) -> None:
+        """Of a number: what shapes explain does not vary by chance."""
+        explained = float(self.beta @ self.hessian @ self.beta) / self.scale
+        self.dispersion = min(max(1 - explained, LEAST_DISPERSION), 1.0)
+
     def move_to(self, at: Vector) -> None:
         """Solve for the shapes; how far answers are out of date follows from how far the shapes have moved."""
         for _ in range(3 if len(self._answers) > 1 else 1):
             spread, target = self._combine(at)
-            middle = self.hessian @ self.prior @ self.hessian.T + self.hessian + spread
+            middle = self.hessian @ self.prior @ self.hessian.T + self.dispersion * self.hessian + spread
             beta = self.prior @ self.hessian.T @ np.linalg.solve((middle + middle.T) / 2, target)
             at = np.concatenate([beta[one.own] - one.shares @ beta[one.own] for one in self.shapes])
         self.beta = at
@@ -500,7 +649,11 @@ class _State:
         spread, target = self._combine(self.beta)
         left = target - self.hessian @ self.beta + self.weights * self.beta
         anew = [
-            replace(one, target=left[shape.own], noise=spread[shape.own, shape.own])
+            replace(
+                one,
+                target=left[shape.own],
+                noise=spread[shape.own, shape.own] - (1 - self.dispersion) * np.diag(one.weights),
+            )
             for one, shape in zip(evidence, self.shapes, strict=True)
         ]
         for shape, (prior, _) in zip(self.shapes, weigh_priors(anew), strict=True):
@@ -510,7 +663,7 @@ class _State:
     def find_covariance(self) -> Matrix:
         """Of the posterior: what patients and noise leave in doubt."""
         spread, _ = self._combine(self.beta)
-        middle = self.hessian @ self.prior @ self.hessian.T + self.hessian + spread
+        middle = self.hessian @ self.prior @ self.hessian.T + self.dispersion * self.hessian + spread
         gain = self.prior @ self.hessian.T
         found = self.prior - gain @ np.linalg.solve((middle + middle.T) / 2, gain.T)
         return np.asarray((found + found.T) / 2)

@@ -2,9 +2,9 @@
 
 *Protects:* every patient, from the house and up to t colluding hospitals. *Cost:* the rho that the site works out from
 the question. *Assumes:* noise in shares. A patient's row of directions is scaled down to the public `cap`. Residuals
-lie between -1 and 1, and a patient is in one cell of each pair. So one patient moves the gradient by at most the root
-of cap^2 + lead^2 + pairs x share^2 (L2), and products of the row by at most cap^2. Each patient's numbers are rounded
-by themselves and added up as whole numbers.
+lie between -1 and 1; those of a number, in half ranges, are cut there. A patient is in one cell of each pair. So one
+patient moves the gradient by at most the root of cap^2 + lead^2 + pairs x share^2 (L2), and products of the row by at
+most cap^2. Each patient's numbers are rounded by themselves and added up as whole numbers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.attributes import CALL, LABELLING, READ_LABEL, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
-from concilium.records.columns import label
 from concilium.shapes.cells import Cells, Vector, find_starts, read_codes
 from concilium.shapes.shape_sums import LARGEST, MOST_PATIENTS
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PLACES = 16
 MOST_DIRECTIONS, LARGEST_CAP = 1000, 100.0
-MOST_PAIRS, MOST_CELLS_OF_PAIR = 50, 400
+MOST_PAIRS, MOST_CELLS_OF_PAIR = 500, 1001
 
 
 class Direction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -55,7 +55,7 @@ class AskDirections(Summed, frozen=True, kw_only=True):
     releases: ClassVar[frozenset[str]] = PRIVATE
 
     attributes: tuple[Attribute, ...]
-    positive: str | int | float | bool
+    outcome: Outcome
     directions: tuple[Direction, ...]
     cap: float
     lead: float = 0.0
@@ -85,7 +85,7 @@ class AskDirections(Summed, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return {"positive": self.positive}
+        return {"positive": self.outcome.positive}
 
     @property
     def binary_places(self) -> int:
@@ -96,6 +96,7 @@ class AskDirections(Summed, frozen=True, kw_only=True):
         return math.ceil(max(self.cap, self.cap**2, 1.0) * (1 << PLACES) + 1) * MOST_PATIENTS
 
     def check(self, release: Release) -> None:
+        self.outcome.check()
         if not 1 <= len(self.directions) + len(self.pairs) <= MOST_DIRECTIONS:
             raise MessageError(f"there are 1 to {MOST_DIRECTIONS} directions and pairs")
         if not 0 < self.cap <= LARGEST_CAP or not 0 <= self.lead <= 1 or not 0 <= self.share <= 1:
@@ -144,10 +145,7 @@ class AskDirections(Summed, frozen=True, kw_only=True):
         shapes = np.zeros((len(self.shapes), heights.shape[1]))
         for place, shape in enumerate(self.shapes):
             shapes[place, : len(shape)] = shape
-        column = cohort.view.coded(self.target)
-        name = label(self.positive)
-        positive = np.array([0.0, *(float(label(value) == name) for value in column.values)])
-        outcome = positive[column.codes[cohort.rows]]
+        outcome, binary = self.outcome.at_site(cohort, self.target), self.outcome.binary
         total = np.zeros(self.numbers, dtype=np.int64)
         steps = 2.0**PLACES
         if self.products:
@@ -160,9 +158,9 @@ class AskDirections(Summed, frozen=True, kw_only=True):
             for place, values in enumerate(self.heights):
                 crossed[place, : len(values)] = values
             _add_odds(cells, crossed, odds)
-            _add_residuals(codes, own, heights, odds, outcome, self.cap, self.lead, steps, total)
+            _add_residuals(codes, own, heights, odds, outcome, binary, self.cap, self.lead, steps, total)
             starts = np.array(find_starts(self.pairs, self.attributes), dtype=np.int64) + len(own)
-            _add_cells(cells, starts, odds, outcome, self.share * steps, total)
+            _add_cells(cells, starts, odds, outcome, binary, self.share * steps, total)
         return total
 
 
@@ -193,8 +191,11 @@ def _add_odds(cells: NDArray[np.uint16], heights: NDArray[np.float64], odds: Vec
 
 
 @compiled()
-def _find_residual(outcome: float, odds: float) -> float:
-    return outcome - 0.5 * (1 + math.tanh(0.5 * odds))
+def _find_residual(outcome: float, odds: float, binary: bool) -> float:
+    """Of log odds, or of a number from -1 to 1, which is cut to as much; who has none there adds nothing."""
+    if binary:
+        return outcome - 0.5 * (1 + math.tanh(0.5 * odds))
+    return 0.0 if math.isnan(outcome) else min(max(outcome - odds, -1.0), 1.0)
 
 
 @compiled()
@@ -204,6 +205,7 @@ def _add_residuals(
     heights: NDArray[np.float64],
     odds: Vector,
     outcome: Vector,
+    binary: bool,
     cap: float,
     lead: float,
     steps: float,
@@ -211,7 +213,7 @@ def _add_residuals(
 ) -> None:
     row = np.empty(len(own))
     for patient in range(codes.shape[1]):
-        residual = _find_residual(outcome[patient], odds[patient])
+        residual = _find_residual(outcome[patient], odds[patient], binary)
         _fill_row(codes, patient, own, heights, cap, row)
         total[0] += np.int64(np.rint(lead * residual * steps))
         for place in range(len(own)):
@@ -224,12 +226,13 @@ def _add_cells(
     starts: NDArray[np.int64],
     odds: Vector,
     outcome: Vector,
+    binary: bool,
     steps: float,
     total: NDArray[np.int64],
 ) -> None:
     for place in range(cells.shape[0]):
         for patient in range(cells.shape[1]):
-            residual = _find_residual(outcome[patient], odds[patient])
+            residual = _find_residual(outcome[patient], odds[patient], binary)
             total[starts[place] + cells[place, patient]] += np.int64(np.rint(residual * steps))
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, StudyError
+from concilium.errors import ModelError
 from concilium.models.explanation import Explanation
 from concilium.models.method import (
     Attributes,
@@ -28,6 +28,7 @@ from concilium.models.method import (
     Values,
     documented,
 )
+from concilium.models.outcome import WIDE_EDGES, Outcome, cut_range, find_range
 from concilium.models.prediction import AnyPatients
 from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
 from concilium.models.threshold import PERCENT_LEFT_OUT, CallingRule, DecisionRule, probability
@@ -35,14 +36,13 @@ from concilium.parameters import Parameter, whole
 from concilium.privacy.accounting import Plan
 from concilium.protocol.held_out import Part
 from concilium.protocol.questions import Conversation, Learned, Partners, Statistic
-from concilium.protocol.schema import set_against_rest
-from concilium.records.columns import Value, label
 from concilium.shapes.body import ShapeBody
 from concilium.shapes.drawing import draw_patient, draw_terms
 from concilium.shapes.exports import Adapt, adapt_body, to_cql, to_json, to_pmml
 from concilium.shapes.page import to_html
 from concilium.shapes.plain_fit import ShapeFit
 from concilium.shapes.private_fit import PrivateShapes
+from concilium.shapes.private_sums import AskDirections
 from concilium.shapes.reading import (
     ScoreSheet,
     ShapeRow,
@@ -84,6 +84,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
     )
     body_type: ClassVar[type[ShapeBody]] = ShapeBody
     against_rest: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
 
     target: Target
     positive: PositiveClass = None
@@ -105,7 +106,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
             whole(0, MOST_PAIRS),
             "no more pairs of attributes than this, each a heat map; only pairs that chance does not explain",
         ),
-    ] = 10
+    ] = 20
     rules: Annotated[
         int,
         Parameter(
@@ -146,7 +147,16 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         if self.way_out.bounded:
             PrivateShapes(self).check()
 
+    @property
+    def measured(self) -> Outcome | None:
+        """The number that is predicted, within the range that `bins` give; None where classes are."""
+        if self.positive is not None or self.target not in self.bins:
+            return None
+        return find_range(self.target, self.bins[self.target])
+
     def find_decision_fault(self, rule: CallingRule) -> str | None:
+        if rule.kind != "majority" and self.measured is not None:
+            return f"{self.target!r} is a number, and none of two classes"
         if rule.tallied and self.way_out.bounded:
             return (
                 "what a private one is told does not say how many patients have which chance, and one more question "
@@ -162,40 +172,42 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
             return PrivateShapes(self).converse(partners)
         return ShapeFit(self).converse()
 
+    def _may_measure(self, outcome: Outcome) -> bool:
+        """Whether a question may be about numbers between these ends: those of the study. Noise protects patients
+        whatever they are, and a private fit narrows them to where it has found patients."""
+        if self.measured is None:
+            return False
+        low, high = self.measured.ends
+        apart = (high - low) * self.way_out.bounded
+        return (
+            low - apart <= outcome.ends[0]
+            and outcome.ends[1] <= high + apart
+            and (self.way_out.bounded or outcome == self.measured)
+        )
+
     @property
     def percent_held_out(self) -> int | None:
         return PERCENT_LEFT_OUT if self.rule.tallied else None
 
+    def may_cut(self, name: str, edges: Sequence[float]) -> bool:
+        """Also the target, where that is a number: within its range, and by decades where that misses everybody."""
+        if name == self.target and self.measured is not None:
+            return {*cut_range(self.measured), *WIDE_EDGES}.issuperset(edges)
+        return super().may_cut(name, edges)
+
     def find_objection(self, question: Statistic) -> str | None:
+        outcome = question.outcome if isinstance(question, AskShapes | AskDirections) else None
+        if outcome is not None and not outcome.binary and not self._may_measure(outcome):
+            return f"the range of {self.target!r} is not the one of the study"
         if isinstance(question, AskShapes) and isinstance(question.part, Part) and not self.rule.tallied:
             return "it asks about a part of the patients, and the study's threshold does not need that"
         return super().find_objection(question)
-
-    def order_classes(self, classes: Sequence[Value]) -> list[Value]:
-        """The two classes, the positive one second; StudyError where the study does not say which that is."""
-        if len(classes) < 2:
-            only = f"{self.target} = {label(classes[0])}" if classes else f"no {self.target}"
-            raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
-        if self.positive is None:
-            if len(classes) > 2:
-                raise StudyError(
-                    f"{self.target!r} has {len(classes)} values ({', '.join(map(label, classes[:5]))}): say which is "
-                    "'positive'"
-                )
-            return list(classes)
-        own = [value for value in classes if label(value) == label(self.positive)]
-        if not own:
-            raise StudyError(
-                f"no patient has {self.target} = {label(self.positive)}; there are "
-                f"{', '.join(map(label, classes[:10]))}"
-            )
-        return list(set_against_rest(own[0], [value for value in classes if value is not own[0]]))
 
     @classmethod
     def parameters_in(cls, body: ShapeBody) -> dict[str, Any]:
         stored = super().parameters_in(body)
         del stored["attributes"]
-        return {**stored, "positive": body.classes[1]}
+        return {**stored, "positive": body.classes[1] if body.binary else None}
 
     @property
     def attributes_(self) -> list[str]:
@@ -203,33 +215,40 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
 
     @property
     def intercept_(self) -> float:
-        """The log odds of a patient for whom every curve is at its mean."""
+        """The log odds, or the number, of a patient for whom every curve is at its mean."""
         return self.body.intercept
 
     def decide(self, patients: AnyPatients) -> NDArray[np.float64]:
-        """The log odds of the positive class."""
+        """The log odds of the positive class, or the number that is predicted."""
         source = self.read(patients)
         return add_up(self.body, source, len(source))
 
     def predict_proba(self, patients: AnyPatients) -> NDArray[np.float64]:
+        if not self.body.binary:
+            raise ModelError("this ShapeModel predicts a number; use predict")
         risk = probability(self.decide(patients))
         return np.column_stack([1 - risk, risk])
+
+    def predict(self, patients: AnyPatients) -> NDArray[Any]:
+        """The class that is called for each patient, or the number."""
+        return super().predict(patients) if self.body.binary else self.decide(patients)
 
     def _explain(self, patient: Mapping[str, Any]) -> Explanation:
         row = {name: patient.get(name) for name in self.body.names} or {self.target: None}
         return explain(self.body, self.read([row]), patient, self.card.dictionary)
 
     def list_terms(self) -> list[ShapeRow]:
-        """Every curve and pair as rows, the term that moves risks most first: odds ratio with its 95 % interval against
-        the mean over patients, points, share of patients. Neighbours with equal points are one row."""
+        """Every curve and pair as rows, the term that moves risks most first: odds ratio (or what is added to a number)
+        with its 95 % interval against the mean over patients, points, share of patients. Neighbours with equal points
+        are one row."""
         return list_rows(self.body, self.card.dictionary)
 
     def score_sheet(self) -> ScoreSheet:
-        """The model as whole points to add up by hand; it says what AUC that loses. Prints as text."""
+        """The model as whole points to add up by hand; it says what AUC, or R squared, that loses. Prints as text."""
         return make_sheet(self.body, self.card.dictionary)
 
     def to_json(self) -> str:
-        """The model for other software: every cell as plain conditions with its log odds (shapes/exports.py)."""
+        """The model for other software: every cell as plain conditions with what it adds (shapes/exports.py)."""
         return to_json(self.body)
 
     def to_html(self) -> str:
@@ -237,11 +256,11 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
         return to_html(self.body, self.card.dictionary)
 
     def to_cql(self, adapt: Adapt | None = None) -> str:
-        """The model as definitions in CQL, for decision support that speaks FHIR: log odds and risk."""
+        """The model as definitions in CQL, for decision support that speaks FHIR: log odds and risk, or the number."""
         return to_cql(adapt_body(self.body, adapt))
 
     def to_pmml(self, adapt: Adapt | None = None) -> str:
-        """The model as a PMML 4.4 Scorecard of log odds, with the risk as its second output."""
+        """The model as a PMML 4.4 Scorecard of log odds, with the risk as its second output; or of the number."""
         return to_pmml(adapt_body(self.body, adapt))
 
     def importances(self) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """What a hospital adds to a fit of shapes: loss, gradient and Gram sums over cells (docs/methods.md, 10.2).
 
+The loss is that of log odds for yes or no, and half of the squared residual for a number, whose weights are one.
+
 Each patient's residual, weight and loss are rounded to a grid by themselves, and then added up as whole numbers. So the
 sums are those of the pooled patients to the last bit, however the patients are split over hospitals.
 
@@ -19,12 +21,12 @@ from numpy.typing import NDArray
 
 from concilium.compiling import compiled
 from concilium.errors import MessageError
+from concilium.models.outcome import Outcome
 from concilium.models.threshold import BINS, Tally, count_chances, find_edges, read_chances
 from concilium.protocol.attributes import CALL, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.held_out import Part
 from concilium.protocol.questions import MOST_NUMBERS, PLAIN, Summed
-from concilium.records.columns import label
 from concilium.shapes.cells import MOST_CELLS, Cells, Codes, Vector, find_starts, read_codes
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ PLACES = 20
 MOST_PATIENTS = 1 << 26
 MOST_TERMS = 2000
 FURTHEST = 30.0  # of log odds
+# A number counts in so many steps of half its range from the middle, or rounding would be more than patients differ.
+STEPS_OF_NUMBER, FURTHEST_NUMBER = 8.0, 16.0
 LARGEST = 1e6  # of a coefficient
 FIRST = 5  # numbers before those of cells: patients, events, loss, residuals, weights
 
@@ -50,7 +54,7 @@ class AskShapes(Summed, frozen=True, kw_only=True):
     releases: ClassVar[frozenset[str]] = PLAIN
 
     attributes: tuple[Attribute, ...]
-    positive: str | int | float | bool
+    outcome: Outcome
     terms: tuple[Cells, ...]
     at: tuple[float, ...]
     asked: tuple[Cells, ...] = ()
@@ -80,7 +84,7 @@ class AskShapes(Summed, frozen=True, kw_only=True):
 
     @property
     def fixed(self) -> Mapping[str, Any]:
-        return {"positive": self.positive}
+        return {"positive": self.outcome.positive}
 
     @property
     def division(self) -> Part | None:
@@ -92,11 +96,15 @@ class AskShapes(Summed, frozen=True, kw_only=True):
 
     @property
     def largest(self) -> int:
-        return math.ceil(FURTHEST + 1) * (1 << PLACES) * MOST_PATIENTS
+        most = FURTHEST + 1 if self.outcome.binary else (STEPS_OF_NUMBER + FURTHEST_NUMBER) ** 2 / 2 + 1
+        return math.ceil(most) * (1 << PLACES) * MOST_PATIENTS
 
     def check(self, release: Release) -> None:
         if max(len(self.terms), len(self.asked)) > MOST_TERMS or not self.attributes:
             raise MessageError(f"shapes have at least one attribute, and at most {MOST_TERMS} terms")
+        self.outcome.check()
+        if self.scores and not self.outcome.binary:
+            raise MessageError("only patients of two classes are counted by their log odds")
         for term in (*self.terms, *self.asked):
             term.check_among(self.attributes)
         if self.gram and sum(self.sizes) > MOST_CELLS:
@@ -134,12 +142,15 @@ class AskShapes(Summed, frozen=True, kw_only=True):
         codes = read_codes(self.attributes, cohort.view, cohort.rows)
         cells = _stack(self.terms, codes, self.attributes, len(cohort))
         starts = np.array(find_starts(self.terms, self.attributes)[:-1], dtype=np.int64)
-        outcome = self._find_outcome(cohort)
+        outcome = self.outcome.at_site(cohort, self.target)
+        if not self.outcome.binary:
+            outcome = STEPS_OF_NUMBER * outcome
         shares = np.empty((3, len(cohort)), dtype=np.int64)
-        _share_out(cells, starts, np.array(self.at), outcome, 2.0**PLACES, shares)
+        _share_out(cells, starts, np.array(self.at), outcome, self.outcome.binary, 2.0**PLACES, shares)
         _, residual, weight = shares
         one = 1 << PLACES
-        parts = [np.array([len(cohort) * one, outcome.sum() * one, *shares.sum(axis=1)])]
+        total = np.rint(outcome * one).astype(np.int64).sum()
+        parts = [np.array([len(cohort) * one, total, *shares.sum(axis=1)])]
         summed = _stack(self.asked, codes, self.attributes, len(cohort)) if self.asked else cells
         everyone = np.full(len(cohort), one, dtype=np.int64)
         for own, size in zip(summed, self.sizes, strict=True):
@@ -156,13 +167,6 @@ class AskShapes(Summed, frozen=True, kw_only=True):
             parts.append(count_chances(odds, outcome > 0, edges).ravel().astype(np.int64) * one)
         return np.concatenate(parts)
 
-    def _find_outcome(self, cohort: Cohort) -> NDArray[np.int64]:
-        column = cohort.view.coded(self.target)
-        name = label(self.positive)
-        positive = np.array([0, *(int(label(value) == name) for value in column.values)], dtype=np.int64)
-        outcome: NDArray[np.int64] = positive[column.codes[cohort.rows]]
-        return outcome
-
 
 def _find_score_edges(at: Sequence[float], starts: Sequence[int]) -> Vector:
     """The edges by which log odds are counted: between the least and the greatest that these coefficients give."""
@@ -173,10 +177,11 @@ def _find_score_edges(at: Sequence[float], starts: Sequence[int]) -> Vector:
 
 @dataclass(frozen=True)
 class ShapeSums:
-    """The sums over all hospitals, with the intercept first. `gram` is empty where it was not asked for."""
+    """The sums over all hospitals, with the intercept first. `gram` is empty where it was not asked for. `events` is
+    the sum of outcomes."""
 
     patients: int
-    events: int
+    events: float
     loss: float
     gradient: Vector
     weights: Vector
@@ -215,7 +220,7 @@ def read_shapes(question: AskShapes, total: NDArray[np.int64], who: str) -> Shap
         tallies.append(read_chances(counted, _find_score_edges(scored, first), who))
         at += 2 * BINS
     return ShapeSums(
-        round(reals[0]), round(reals[1]), float(reals[2]), gradient, weights, counts, gram, tallies
+        round(reals[0]), float(reals[1]), float(reals[2]), gradient, weights, counts, gram, tallies
     )
 
 
@@ -245,7 +250,8 @@ def _share_out(
     cells: NDArray[np.uint16],
     starts: NDArray[np.int64],
     at: Vector,
-    outcome: NDArray[np.int64],
+    outcome: Vector,
+    binary: bool,
     steps: float,
     shares: NDArray[np.int64],
 ) -> None:
@@ -255,11 +261,17 @@ def _share_out(
         for patient in range(cells.shape[1]):
             odds[patient] += at[start + cells[term, patient]]
     for patient in range(cells.shape[1]):
-        held = min(max(odds[patient], -30.0), 30.0)
+        if not binary:
+            residual = outcome[patient] - min(max(odds[patient], -FURTHEST_NUMBER), FURTHEST_NUMBER)
+            shares[0, patient] = np.int64(np.rint(residual * residual / 2 * steps))
+            shares[1, patient] = np.int64(np.rint(residual * steps))
+            shares[2, patient] = np.int64(steps)
+            continue
+        held = min(max(odds[patient], -FURTHEST), FURTHEST)
         chance = 0.5 * (1 + math.tanh(0.5 * held))
         shares[1, patient] = np.int64(np.rint((outcome[patient] - chance) * steps))
         shares[2, patient] = np.int64(np.rint(chance * (1 - chance) * steps))
-        signed = held if outcome[patient] else -held
+        signed = held if outcome[patient] > 0 else -held
         shares[0, patient] = np.int64(np.rint(math.log1p(math.exp(-abs(signed))) * steps)) + np.int64(
             np.rint(max(-signed, 0.0) * steps)
         )

@@ -31,6 +31,8 @@ PAIR, WEIGHT_OF_PAIRS, LENT_TO_PAIRS = "pair", 200.0, 10.0
 LEAST_COMMON, MOST_COMMON = 1e-4, 1.0
 SETTLED = 0.02  # of the logarithm of a weight
 ROWS = 128  # of a matrix that are inverted together
+# Of a number: rounds in which its residual variance settles, and those of the smoothing in each.
+ROUNDS_OF_NUMBER, SMOOTHED_AT_ONCE, SETTLED_VARIANCE = 10, 3, 1e-3
 
 
 @dataclass
@@ -193,6 +195,39 @@ def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector
         moved = max(moved, abs(math.log(common / term.common)))
         term.common = common
     return moved
+
+
+def solve_number(
+    terms: Sequence[Penalised],
+    gram: Matrix,
+    gradient: Vector,
+    at: Vector,
+    squares: float,
+    patients: int,
+    rising: Sequence[tuple[int, int]],
+) -> tuple[Solved, float]:
+    """The penalised least squares of a number and its residual deviation, in units of which coefficients are.
+
+    `gradient` and `squares` are sums of residuals in cells and of squared residuals at the coefficients `at`. What they
+    are elsewhere follows from the Gram, so that nothing more is asked for.
+    """
+    variance, least = squares / patients, 1e-9 * squares / patients
+    for number in range(ROUNDS_OF_NUMBER):
+        scale = math.sqrt(variance)
+        target = (gram @ at + gradient) / scale
+        solved = solve(terms, gram, target, SMOOTHED_AT_ONCE)
+        if number == ROUNDS_OF_NUMBER - 1:
+            break
+        moved = scale * hold_directions(solved, rising) - at
+        left = squares - 2 * float(gradient @ moved) + float(moved @ gram @ moved)
+        freedom = min(float(np.sum(solved.covariance * gram)), 0.9 * patients)
+        before, variance = variance, max(left / (patients - freedom), least)
+        if abs(math.log(variance / before)) < SETTLED_VARIANCE:
+            break
+    # At the weights that were reached: what is told is the minimum for them.
+    covariance = _invert(terms, gram)
+    solved = Solved(covariance @ target, covariance)
+    return Solved(hold_directions(solved, rising), covariance), scale
 
 
 def hold_directions(solved: Solved, rising: Sequence[tuple[int, int]]) -> Vector:

@@ -7,7 +7,7 @@ its score, and intervals that include it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,21 +15,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.errors import HouseError, ModelError, StudyError, name_some
+from concilium.errors import ModelError, StudyError, name_some
 from concilium.models.explanation import Explanation
 from concilium.models.intervals import WITHIN_95
 from concilium.models.method import PositiveClass, QueryText, ReleaseName, Target, documented
+from concilium.models.outcome import order_classes
 from concilium.models.prediction import AnyPatients
+from concilium.models.private_start import find_stated_classes
 from concilium.parameters import Parameter, choice, flag
 from concilium.privacy.accounting import Plan, PlannedQuestion
 from concilium.protocol.questions import Conversation, Gaussian, Learned, Partners
-from concilium.protocol.schema import (
-    SchemaSeen,
-    refuse_foreign_outcome,
-    set_against_rest,
-    state_values,
-)
-from concilium.records.columns import Value, label
+from concilium.protocol.schema import SchemaSeen, refuse_foreign_outcome, state_values
+from concilium.records.columns import Value
 from concilium.statistics.columns import (
     RegressionTerms,
     ask_schema,
@@ -93,7 +90,7 @@ class Regression(TermModel[RegressionBody]):
     description: ClassVar[str] = "a regression with confidence intervals over all sites"
     body_type: ClassVar[type[RegressionBody]] = RegressionBody
     against_rest: ClassVar[bool] = True
-    predicts_numbers: ClassVar[bool] = True
+    predicts_numbers: ClassVar[tuple[str, ...]] = ("exact", "masked", "private")
     decides: ClassVar[str] = "the likelier class is predicted"
     differs_from_pooled: ClassVar[str] = (
         "equals the pooled regression to eight digits, not to the last bit; errors clustered by hospital need hospitals"
@@ -193,20 +190,7 @@ class Regression(TermModel[RegressionBody]):
                 "covariance, and no comparison by_hospital"
             )
         if self.family == "binomial":
-            self._name_classes(state_values(self.values.get(self.target, ())))
-
-    def _name_classes(self, found: Sequence[Value]) -> list[Value]:
-        """The two classes, the positive one second."""
-        if self.positive is None:
-            if len(found) != 2:
-                raise (StudyError if self.way_out.bounded else HouseError)(
-                    f"{self.target!r} has {len(found)} values; say which one is predicted, positive = ..."
-                )
-            return list(found)
-        others = [value for value in found if label(value) != label(self.positive)]
-        if len(others) == len(found) and not self.way_out.bounded:
-            raise HouseError(f"no patient has {self.target} = {label(self.positive)}")
-        return list(set_against_rest(self.positive, others))
+            find_stated_classes(self, self.positive)
 
     def plan(self) -> Plan:
         if self.way_out.bounded:
@@ -242,7 +226,7 @@ class Regression(TermModel[RegressionBody]):
         seen: dict[str, SchemaSeen] = yield ask_schema(self, measured=measured)
         refuse_foreign_outcome(seen, self.target)
         found = state_values(value for one in seen.values() for value in one.classes)
-        classes = [] if measured else self._name_classes(found)
+        classes = [] if measured else order_classes(self.target, found, self.positive)
         terms, left_out = self._choose_terms(seen)
         about = {
             "query": self.query,
@@ -366,7 +350,7 @@ class Regression(TermModel[RegressionBody]):
 
     def _converse_privately(self, partners: Partners) -> Conversation[Learned[RegressionBody]]:
         binomial = self.family == "binomial"
-        classes = self._name_classes(state_values(self.values.get(self.target, ()))) if binomial else []
+        classes = find_stated_classes(self, self.positive) if binomial else []
         numbers, categories = state_terms(self)
         terms = self._declaration.make_terms(numbers, categories)
         edges = (0.0, 1.0) if binomial else (self.bins[self.target][0], self.bins[self.target][-1])

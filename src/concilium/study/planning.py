@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from concilium.errors import BudgetError, ConciliumError, StudyError
+from concilium.errors import BudgetError, ConciliumError, MaskError, StudyError
 from concilium.ledger.budgets import Balance
 from concilium.ledger.ledger import Ledger
 from concilium.models.method import PrivateMethod
@@ -18,6 +18,7 @@ from concilium.models.private_start import NAMES_PATIENTS, find_unusable, states
 from concilium.policy.policy import Policy
 from concilium.privacy.accounting import Plan, PlannedQuestion, shown
 from concilium.privacy.identity import Identity, has_fingerprint
+from concilium.privacy.manifest import require_participants
 from concilium.protocol.cohort import View
 from concilium.protocol.terms import MEASURED, find_needs
 from concilium.records.delimited import look
@@ -251,17 +252,29 @@ def _find_balances(
     sites = [(hospital.name, hospital.policy, hospital.ledger) for hospital in study.hospitals]
     if study.split is not None:
         sites = [("each site", study.split.policy, None)]
+    policies = {name: Policy.read(study.locate(file)) if file else Policy() for name, file, _ in sites}
+    alone = _find_too_few(study, method, policies)
     balances = []
-    for name, file, ledger in sites:
-        policy = Policy.read(study.locate(file)) if file else Policy()
-        balance = read_balance(policy, Path(study.locate(ledger)) if ledger else None)
-        forbidden = _find_forbidden(study, method, questions, policy)
+    for name, _, ledger in sites:
+        balance = read_balance(policies[name], Path(study.locate(ledger)) if ledger else None)
+        forbidden = alone or _find_forbidden(study, method, questions, policies[name])
         pure = method.pure_price if balance.currency != questions.currency else None
         cost, payable = (
             (total, balance.currency == questions.currency) if pure is None else (pure * models, True)
         )
         balances.append(SiteBalance(name, balance, cost, forbidden, payable))
     return tuple(balances)
+
+
+def _find_too_few(study: Study, method: Proposal[Any], policies: Mapping[str, Policy]) -> tuple[str, ...]:
+    """That hospitals are too few for a sum to hide one, where a list of them says how many there are."""
+    if method.way_out.by_site or study.split is not None:
+        return ()
+    try:
+        require_participants(study.name, len(policies), max(policy.colluders for policy in policies.values()))
+    except MaskError as error:
+        return (str(error),)
+    return ()
 
 
 def plan_several(studies: Sequence[Study]) -> StudyPlan:

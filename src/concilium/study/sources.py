@@ -136,7 +136,7 @@ def _suspect_number(study: Study, column: Column, reading: Mapping[str, str]) ->
     implied = reading.get(study.target) == "code" and study.target not in study.schema
     if not (isinstance(column, Numbers) or (implied and _is_measured(column))):
         return ""
-    method = "" if study.method_type.predicts_numbers else ' and take method = "rulefit"'
+    method = "" if study.method_type.predicts_numbers else ' and take method = "shapes"'
     return (
         f"is a number; give its range under [bins] of the study, such as {study.target} = [0, 100]{method}, "
         "or make classes of it"

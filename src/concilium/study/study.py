@@ -336,12 +336,13 @@ class Study(sections.About, frozen=True, kw_only=True):
         if not self.method_type.predicts_numbers:
             problem = (
                 f"is the target; bins are for attributes, since method = {self.method!r} predicts classes: a number is "
-                'predicted by method = "rulefit"'
+                'predicted by method = "shapes" or "rulefit"'
             )
-        elif self.way_out.bounded:
+        elif self.release not in self.method_type.predicts_numbers:
             problem = (
-                "is the target, and a private study predicts yes or no: take it out of [bins] and state its classes "
-                'under [values], or predict a number with release = "exact" or "masked"'
+                f"is the target, and a {self.release} {self.method} predicts yes or no: take it out of [bins] and "
+                'state its classes under [values], or predict a number with method = "shapes", or with release = '
+                '"exact" or "masked"'
             )
         elif self.positive is not None:
             problem = (
@@ -435,10 +436,12 @@ class Study(sections.About, frozen=True, kw_only=True):
                 "holdout and epsilon"
             )
         if self.way_out.bounded and evaluate.file is None and not evaluate.simulation:
+            noisy = "a tree, RuleFit or naive Bayes takes holdout = 0.3 and epsilon = 0.5, say, to measure with noise"
+            if self.target_range is not None:
+                noisy = "models of a number are not measured with noise"
             raise StudyError(
-                f"{self.path}: [evaluate] of a {self.release} study shows what was paid for: a tree, RuleFit or naive "
-                "Bayes takes holdout = 0.3 and epsilon = 0.5, say, to measure with noise. Where you hold all records "
-                "yourself, write simulation = true: figures are exact then, and the report says so"
+                f"{self.path}: [evaluate] of a {self.release} study shows what was paid for: {noisy}. Where you hold "
+                "all records yourself, write simulation = true: figures are exact then, and the report says so"
             )
 
     def _check_measuring(self, evaluate: sections.Evaluate) -> None:

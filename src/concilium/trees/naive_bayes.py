@@ -22,6 +22,7 @@ from concilium.errors import name_some
 from concilium.models.explanation import Explanation, Reason, say_risk, say_risk_interval, say_share
 from concilium.models.intervals import WITHIN_95, Interval, log_odds_interval, share_interval
 from concilium.models.method import documented
+from concilium.models.outcome import warn_of_few
 from concilium.models.prediction import AnyPatients, Entries
 from concilium.models.private_start import plan_start, start, states_attributes
 from concilium.models.risk_by_horizon import RiskByHorizon, RiskHorizon, Time
@@ -346,7 +347,8 @@ class NaiveBayes(TreeMethod[NaiveBayesBody], RiskByHorizon[NaiveBayesBody]):
         body, said = self._decide(body, tally, own)
         constant = say_constant(find_constant(counts[0], schema.attributes))
         flagged = warn_of_specificity(body.decided)
-        return Learned(body, patients, [*find_oddities(self, schema, seen), *constant, *flagged], said)
+        few = warn_of_few(self.target, body.classes, body.counts)
+        return Learned(body, patients, [*find_oddities(self, schema, seen), *few, *constant, *flagged], said)
 
     def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody, part: Part | None = None) -> AskVotes:
         """How many patients of each class have which chance: every attribute moves the log odds by itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,12 @@ from concilium.models.method import (
     Target,
     Values,
 )
+from concilium.models.outcome import refuse_number
 from concilium.models.private_start import CLASSES
 from concilium.models.threshold import DecisionRule, find_positive
 from concilium.privacy.accounting import PlannedQuestion
 from concilium.privacy.shares import is_too_small
-from concilium.protocol.attributes import Attribute, choose_cutoffs
+from concilium.protocol.attributes import Attribute, choose_cutoffs, present
 from concilium.protocol.cohort import MOST_INTEGER_VALUES
 from concilium.protocol.counts import AskCounts, split_counts
 from concilium.protocol.questions import B, Conversation, Statistic
@@ -65,6 +66,7 @@ class TreeStudy(Protocol):
     query: str
     bins: Mapping[str, Sequence[float]]
     attributes: Sequence[str] | None
+    against_rest: ClassVar[bool]
 
     @property
     def way_out(self) -> Release: ...
@@ -79,6 +81,8 @@ def ask_schemas(study: TreeStudy) -> Conversation[dict[str, SchemaSeen]]:
         attributes=None if study.attributes is None else list(study.attributes),
         count_patients=study.way_out.by_site,
     )
+    if not study.against_rest:
+        refuse_number(study.target, present(value for own in seen.values() for value in own.classes))
     return seen
 
 
