@@ -44,7 +44,7 @@ from concilium.records import streaming
 from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, LaterReader, NotContinued
 from concilium.records.blocks import fill_room, list_blocks, read_block, split_hashes
 from concilium.records.coding import Place
-from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
+from concilium.records.columns import Coded, Column, Moments, Numbers, RowValues, Value
 from concilium.records.grammar import canonical
 from concilium.records.growth import begins_with, describe_contents
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
@@ -499,6 +499,8 @@ def _write_column(
         entry |= {"stated": column.stated, "values": list(column.values), "dtype": column.codes.dtype.str}
         if column.typed is not None:
             files.append([f"{number}.typed", *_write_array(folder / f"{number}.typed", rows(_typed))])
+    if isinstance(column, Moments):
+        entry["zoned"] = column.zoned
     if column.raw is not None:
         entry |= {"raw": list(column.raw.values), "raw_dtype": column.raw.codes.dtype.str}
         files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", rows(_raw))])
@@ -535,6 +537,8 @@ def _map_column(folder: Path, entry: Mapping[str, Any], rows: int) -> Column:
     raw = None
     if "raw" in files:
         raw = Coded.trust(open_rows("raw", entry["raw_dtype"]), tuple(entry["raw"]))
+    if "zoned" in entry:
+        return Moments(open_rows("numbers", "<f8"), entry["by_itself"], raw, entry["zoned"])
     if "numbers" in files:
         return Numbers(open_rows("numbers", "<f8"), entry["by_itself"], raw)
     typed = open_rows("typed", "?") if "typed" in files else None

@@ -44,7 +44,7 @@ from concilium.records.coding import (
     reads_as_number,
     stated_kind,
 )
-from concilium.records.columns import EXACT, Coded, Column, Numbers, Value
+from concilium.records.columns import EXACT, Coded, Column, Moments, Numbers, Value
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_number
 
 # Cells of a column that are kept in memory, each once. With more, which no study can ask about as categories, each row
@@ -239,6 +239,7 @@ class StreamCoder(Coder):
         self._few = True  # whether the numbers of a typed source are so far few, and whole
 
     def add(self, array: Any) -> None:
+        import pyarrow
         from pyarrow import types
 
         if self.lost or not len(array):
@@ -256,7 +257,8 @@ class StreamCoder(Coder):
             table = self._cells.code([None if cell is None else (type(cell), cell) for cell in cells])
             self.spool.append(view_codes(array), table)
         elif types.is_timestamp(form):
-            raise NotStreamed("times are kept in memory")
+            self._form = "times" if form.tz is None else "zoned times"
+            self.spool.append(read_numbers(array.view(pyarrow.int64())))
         else:
             self._form = "number"
             self._add_sizes(array)
@@ -350,9 +352,7 @@ class StreamCoder(Coder):
         told: dict[int, Any] = {}
         distinct = (self._numbering if self._form == "text" else self._cells).distinct
         if self._form == "text" and not distinct:
-            distinct = [
-                str(value) for value in column.values
-            ]  # small whole numbers, which have no other texts
+            distinct = list(map(str, column.values))  # small whole numbers, which have no other texts
         for cell, code in zip(distinct, column.codes[1:].tolist(), strict=True):
             if code in told or not (code or _is_missing(cell)):
                 return None
@@ -365,6 +365,8 @@ class StreamCoder(Coder):
     def _finish(self, place: Place) -> Finished:
         own = replace(place, row=lambda code: place.row(self.spool.find_first(code)))
         kind, spool = stated_kind(self._kind), self.spool
+        if self._add == self._add_moments or self._form in ("times", "zoned times"):
+            return Finished(Moments(np.zeros(0), zoned=self._form == "zoned times"), spool)
         if self._form == "text":
             return self._finish_texts(kind, own)
         if self._form == "truth":

@@ -111,7 +111,7 @@ class AskReals(Summed, frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     @property
     def largest(self) -> int:

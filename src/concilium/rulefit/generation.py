@@ -126,7 +126,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def compute(self, cohort: Cohort) -> Rules:
         if self.folds is None or cohort.floored:
