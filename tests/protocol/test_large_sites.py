@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.models.outcome import Outcome
 from concilium.policy.policy import WorkLimits
 from concilium.protocol.attributes import Attribute
 from concilium.protocol.cohort import _are_last
@@ -307,33 +308,6 @@ def test_the_same_populations_are_admitted_whatever_was_remembered_how(tmp_path,
     assert answers["memory"] == answers["blocks"]
 
 
-@pytest.mark.parametrize("removed", [False, True])
-def test_who_was_answered_about_is_known_without_the_columns(tmp_path, by_blocks, removed):
-    """Numbers are of the ledger: 8 bytes a patient. What is beside the table is worked out of them again."""
-    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
-    write_patients(path, 3000, 3)
-    by_blocks(700)
-    said, numbers = [], []
-    with Ledger() as ledger:
-        for rows in (3000, 2999, 2000):
-            table = read(path, root)
-            assert table.store is not None
-            populations = Populations(ledger, cc.Patients(table=table), 4)
-
-            def seal(head, rows=rows, populations=populations):
-                said.append(populations.admit(Population(np.arange(rows, dtype=np.int32))))
-                return b""
-
-            ledger.charge(f"{rows}", "d", study="s", kind="k", mode="exact", seal=seal)
-            numbers.append(populations._numbers.find(ledger.recall_patients()).tolist())
-            if removed:
-                shutil.rmtree(root)
-        assert len(ledger.patient_names()) == 8 * 3000
-    by_blocks(LARGE)
-    assert numbers[0] == numbers[1] == numbers[2]
-    assert said == [True, False, True]  # all but one is refused, whatever became of the columns
-
-
 PRIVATE = {
     "hazards": lambda attributes, columns: AskHazards(
         query="",
@@ -362,7 +336,7 @@ PRIVATE = {
         query="",
         target="died",
         attributes=(Attribute("lab", (80.0, 100.0, 120.0)),),
-        positive="yes",
+        outcome=Outcome(positive="yes"),
         directions=(Direction(0, (0.1, -1.0, 0.2, 0.7, 1.0)),),
         cap=1.0,
         lead=0.5,
@@ -402,3 +376,30 @@ def test_the_last_rows_of_each_patient_are_found_by_blocks(by_blocks, rows, pati
     for patient in range(patients):
         own = np.flatnonzero(owners == patient)
         assert np.flatnonzero(last & (owners == patient)).tolist() == own[-most:].tolist()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_was_answered_about_is_known_without_the_columns(tmp_path, by_blocks, removed):
+    """Numbers are of the ledger: 8 bytes a patient. What is beside the table is worked out of them again."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 3000, 3)
+    by_blocks(700)
+    said, numbers = [], []
+    with Ledger() as ledger:
+        for rows in (3000, 2999, 2000):
+            table = read(path, root)
+            assert table.store is not None
+            populations = Populations(ledger, cc.Patients(table=table), 4)
+
+            def seal(head, rows=rows, populations=populations):
+                said.append(populations.admit(Population(np.arange(rows, dtype=np.int32))))
+                return b""
+
+            ledger.charge(f"{rows}", "d", study="s", kind="k", mode="exact", seal=seal)
+            numbers.append(populations._numbers.find(ledger.recall_patients()).tolist())
+            if removed:
+                shutil.rmtree(root)
+        assert len(ledger.patient_names()) == 8 * 3000
+    by_blocks(LARGE)
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert said == [True, False, True]  # all but one is refused, whatever became of the columns
