@@ -10,7 +10,8 @@ on one thread.
 Private models share public bins: quantiles rounded to two digits, which stand in for clinical ranges. Sets of packages
 come by themselves, others from the folder. Splits begin at `--first`, which is 0; choices were made on splits 10
 to 29. What was measured of a split stays in build/readable/found, and is not measured again: `--again shapes` forgets
-the methods whose names begin so.
+the methods whose names begin so. The set `stay` has a number, days in hospital: its figure is R squared, and its peers
+are LightGBM, EBM and DP-EBM. It is measured where `--tables` names it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 PEERS = ("LightGBM", "EBM", "EBM, 10 pairs", "FIGS", "imodels RuleFit", "splines")
+PEERS_OF_NUMBERS = PEERS[:3]
+STAY = [0.0, 15.0]  # days
 RATES = (0.01, 0.03)  # of DP-EBM
 HOSPITALS = 10
 # Of each method: the area under the curve, processor seconds, terms.
@@ -69,7 +72,7 @@ def main() -> None:
     forgotten = tuple(one for one in given.again.split(",") if one)
     measured: dict[str, list[Found]] = {}
     for number in range(given.first, given.first + given.splits):
-        for name in given.tables.split(",") if given.tables else tables:
+        for name in given.tables.split(",") if given.tables else [one for one in tables if one != "stay"]:
             kept = given.environment / "found" / f"{name}.{number}.json"
             found = measure(tables[name](), number, python, epsilons, is_wanted, forgotten, kept)
             measured.setdefault(name, []).append(found)
@@ -107,6 +110,7 @@ def list_tables(folder: Path) -> dict[str, Callable[[], pd.DataFrame]]:
         tables["trauma"] = lambda: read_trauma(folder)
     if (folder / "diabetes130/diabetic_data.csv.gz").exists():
         tables["diabetes130"] = lambda: read_diabetes(folder)
+        tables["stay"] = lambda: read_days(folder)
     if (folder / "physionet2012/Outcomes-a.csv").exists():
         tables["phys2012"] = lambda: read_stays(folder / "physionet2012")
     if (folder / "sepsis-challenge2019/patients_first12h.parquet").exists():
@@ -145,6 +149,12 @@ def read_diabetes(folder: Path) -> pd.DataFrame:
         common = frame[name].value_counts().index[:8]
         frame[name] = frame[name].astype(str).where(frame[name].isin(common), "rest")
     return tidy(frame[[*numbers, *words]], (frame.readmitted != "NO").astype(int), numbers)
+
+
+def read_days(folder: Path) -> pd.DataFrame:
+    """The same patients' days in hospital, by what else is known of the stay."""
+    frame = read_diabetes(folder)
+    return frame.drop(columns=["outcome", "time_in_hospital"]).assign(outcome=frame.time_in_hospital)
 
 
 def read_stays(folder: Path) -> pd.DataFrame:
@@ -198,12 +208,16 @@ def is_number(frame: pd.DataFrame, name: str) -> bool:
     return bool(pd.api.types.is_numeric_dtype(frame[name]))
 
 
+def has_classes(outcome: Any) -> bool:
+    return set(np.unique(outcome)) <= {0, 1}
+
+
 def split(frame: pd.DataFrame, number: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Patients to learn from, and 30 % of each class to measure on."""
+    """Patients to learn from, and 30 % of each class, or of all, to measure on."""
     draw = np.random.default_rng(1000 + number)
     held = np.zeros(len(frame), dtype=bool)
-    for value in (0, 1):
-        rows = np.flatnonzero(frame.outcome == value)
+    for value in (0, 1) if has_classes(frame.outcome) else (None,):
+        rows = np.arange(len(frame)) if value is None else np.flatnonzero(frame.outcome == value)
         held[draw.permutation(rows)[: round(0.3 * len(rows))]] = True
     return frame[~held].reset_index(drop=True), frame[held].reset_index(drop=True)
 
@@ -236,15 +250,20 @@ def measure(
     found: Found = json.loads(kept.read_text()) if kept.exists() else {}
     found = {name: one for name, one in found.items() if not (forgotten and name.startswith(forgotten))}
     learned, held = split(frame, number)
-    bins, outcome = find_bins(frame), held.outcome.to_numpy() == 1
+    bins, truth = find_bins(frame), held.outcome.to_numpy()
     kept.parent.mkdir(exist_ok=True)
 
     def keep(name: str, risk: Any, seconds: float, terms: int) -> None:
-        found[name] = auc(outcome, np.asarray(risk, dtype=float)) or 0.0, seconds, terms
+        told = np.asarray(risk, dtype=float)
+        figure = 1 - ((truth - told) ** 2).sum() / ((truth - truth.mean()) ** 2).sum()
+        if has_classes(truth):
+            figure = auc(truth == 1, told) or 0.0
+        found[name] = figure, seconds, terms
         kept.write_text(json.dumps(found))
 
     noisy = [f"DP-EBM {rate}, epsilon {one:g}" for one in epsilons for rate in RATES]
-    peers = [one for one in (*PEERS, *noisy) if one not in found and is_wanted(one)]
+    all_peers = (*(PEERS if has_classes(truth) else PEERS_OF_NUMBERS), *noisy)
+    peers = [one for one in all_peers if one not in found and is_wanted(one)]
     if peers:
         with tempfile.TemporaryDirectory() as written:
             folder = Path(written)
@@ -266,15 +285,20 @@ def list_ours(
     import concilium as cc
 
     values = {name: sorted(learned[name].unique()) for name in learned if not is_number(learned, name)}
+    classes = has_classes(learned.outcome)
+    plain: dict[str, Any] = {"positive": 1} if classes else {"bins": {"outcome": STAY}}
     known: dict[str, Any] = {"positive": 1, "bins": bins, "values": {**values, "outcome": [0, 1]}}
+    if not classes:
+        known = {"bins": {**bins, "outcome": STAY}, "values": values}
     ways: dict[str, Callable[[], Any]] = {
-        "shapes": partial(cc.ShapeModel, "outcome", positive=1, release="exact"),
-        "RuleFit": partial(cc.RuleFit, "outcome", positive=1, release="exact"),
+        "shapes": partial(cc.ShapeModel, "outcome", release="exact", **plain),
+        "RuleFit": partial(cc.RuleFit, "outcome", release="exact", **plain),
     }
     for one in epsilons:
         noisy = {**known, "release": "private", "epsilon": one}
         ways[f"shapes, epsilon {one:g}"] = partial(cc.ShapeModel, "outcome", **noisy)
-        ways[f"RuleFit, epsilon {one:g}"] = partial(cc.RuleFit, "outcome", **noisy)
+        if classes:
+            ways[f"RuleFit, epsilon {one:g}"] = partial(cc.RuleFit, "outcome", **noisy)
     return ways
 
 
@@ -295,7 +319,10 @@ def run_ours(
     began = time.process_time()
     model = make().fit(cc.House(sites))
     seconds = time.process_time() - began
-    risk = model.predict_proba(cc.Records.read(held))[:, list(model.classes_).index(1)]
+    records = cc.Records.read(held)
+    if not model.classes_:
+        return model.predict(records).tolist(), seconds, count_terms(model)
+    risk = model.predict_proba(records)[:, list(model.classes_).index(1)]
     return risk.tolist(), seconds, count_terms(model)
 
 
@@ -316,7 +343,9 @@ def run_peers(folder: Path) -> None:
         rate, epsilon = (float(one) for one in name.removeprefix("DP-EBM ").split(", epsilon "))
         return fit_noisy(first, target, held, asked["bins"], epsilon, rate)
 
-    few = np.r_[np.flatnonzero(outcome == 1)[:60], np.flatnonzero(outcome == 0)[:140]]
+    few = np.arange(200)
+    if has_classes(outcome):
+        few = np.r_[np.flatnonzero(outcome == 1)[:60], np.flatnonzero(outcome == 0)[:140]]
     first, found = learned.iloc[few].reset_index(drop=True), {}
     for name in asked["names"]:
         fit(name, first, outcome[few])  # imports and compiles
@@ -338,25 +367,25 @@ def fit_peer(name: str, learned: pd.DataFrame, outcome: Any, held: pd.DataFrame)
         out = np.random.default_rng(0).random(len(learned)) < 0.15
         how: dict[str, Any] = {"learning_rate": 0.03, "num_leaves": 15, "subsample": 0.8, "subsample_freq": 1}
         how |= {"colsample_bytree": 0.7, "n_jobs": 1, "verbose": -1, "random_state": 0}
-        model = lightgbm.LGBMClassifier(n_estimators=500, **how).fit(
+        classes = has_classes(outcome)
+        make = lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor
+        model = make(n_estimators=500, **how).fit(
             first[~out],
             outcome[~out],
             eval_set=[(first[out], outcome[out])],
-            eval_metric="binary_logloss",
+            eval_metric="binary_logloss" if classes else "l2",
             callbacks=[lightgbm.early_stopping(50, verbose=False)],
         )
         trees = max(int(model.best_iteration_ or 500), 10)
-        model = lightgbm.LGBMClassifier(n_estimators=trees, **how).fit(first, outcome)
-        return model.predict_proba(rest)[:, 1], trees
+        return tell(make(n_estimators=trees, **how).fit(first, outcome), rest), trees
     if name.startswith("EBM"):
-        from interpret.glassbox import ExplainableBoostingClassifier
+        from interpret.glassbox import ExplainableBoostingClassifier, ExplainableBoostingRegressor
 
         kinds = ["continuous" if one in numbers else "nominal" for one in learned]
         pairs = 10 if "pairs" in name else 0
-        model = ExplainableBoostingClassifier(
-            outer_bags=4, interactions=pairs, n_jobs=1, random_state=0, feature_types=kinds
-        ).fit(learned, outcome)
-        return model.predict_proba(held)[:, 1], len(model.term_names_)
+        make = ExplainableBoostingClassifier if has_classes(outcome) else ExplainableBoostingRegressor
+        model = make(outer_bags=4, interactions=pairs, n_jobs=1, random_state=0, feature_types=kinds)
+        return tell(model.fit(learned, outcome), held), len(model.term_names_)
     from sklearn.compose import make_column_transformer
     from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegressionCV
@@ -385,6 +414,11 @@ def fit_peer(name: str, learned: pd.DataFrame, outcome: Any, held: pd.DataFrame)
     return model.predict_proba(rest)[:, 1], int(sum(rule.args[0] != 0 for rule in model.rules_))
 
 
+def tell(model: Any, held: pd.DataFrame) -> Any:
+    """Risks, or numbers."""
+    return model.predict_proba(held)[:, 1] if hasattr(model, "predict_proba") else model.predict(held)
+
+
 def fit_noisy(
     learned: pd.DataFrame,
     outcome: Any,
@@ -394,7 +428,7 @@ def fit_noisy(
     rate: float,
 ) -> tuple[Any, int]:
     """DP-EBM on the numbers of public bins, so that it spends next to nothing on finding its own."""
-    from interpret.privacy import DPExplainableBoostingClassifier
+    from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
 
     kinds = ["continuous" if name in bins else "nominal" for name in learned]
     bounds = {place: (-1.5, len(bins[name]) + 0.5) for place, name in enumerate(learned) if name in bins}
@@ -406,7 +440,10 @@ def fit_noisy(
             changed[name] = np.where(frame[name].isna(), -1.0, codes)
         return changed
 
-    model = DPExplainableBoostingClassifier(
+    classes = has_classes(outcome)
+    make = DPExplainableBoostingClassifier if classes else DPExplainableBoostingRegressor
+    more = {} if classes else {"privacy_target_min": STAY[0], "privacy_target_max": STAY[1]}
+    model = make(
         epsilon=epsilon,
         delta=1e-6,
         learning_rate=rate,
@@ -416,8 +453,9 @@ def fit_noisy(
         bin_budget_frac=0.1,
         privacy_bounds=bounds,
         random_state=None,
+        **more,
     ).fit(place_in_bins(learned), outcome)
-    return model.predict_proba(place_in_bins(held))[:, 1], len(model.term_names_)
+    return tell(model, place_in_bins(held)), len(model.term_names_)
 
 
 def report(name: str, splits: list[Found]) -> None:

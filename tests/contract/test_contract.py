@@ -464,3 +464,57 @@ def test_the_section_of_a_study_file_is_documented_as_declared(name):
 
     docs = (TESTS.parent / "docs" / "studies.md").read_text()
     assert tabulate_parameters(method_types()[name]) in docs
+
+
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [(name, release) for name, method in method_types().items() for release in method.predicts_numbers],
+)
+def test_a_method_of_numbers_predicts_them_in_their_unit(name, release, tmp_path):
+    method = method_types()[name]
+    rows = {
+        site: [
+            {**row, "cost": round(2000 + 50 * (row["age"] or 50) + 900 * (row["ward"] == "c"), 1)}
+            for row in own
+        ]
+        for site, own in ROWS.items()
+    }
+    schema = {**{one: kind for one, kind in SCHEMA.items() if one != "y"}, "cost": "number"}
+    more = {
+        "target": "cost",
+        "positive": None,
+        "bins": {**BINS, "cost": [1000.0, 9000.0]},
+        "values": {one: listed for one, listed in VALUES.items() if one != "y"},
+        "attributes": ["age", "sex", "ward"],
+    }
+    more |= {"family": "gaussian"} if "family" in method.parameters() else {}
+    sites = [
+        cc.Site(
+            site,
+            cc.Records.from_rows([{one: row[one] for one in schema} for row in own], schema=schema),
+            cc.Policy(budget=cc.Budget("20")),
+        )
+        for site, own in rows.items()
+    ]
+    model = make(method, release, **more).fit(cc.House(sites))
+    assert not model.classes_
+    everyone = cc.Records.from_rows(
+        [{one: row[one] for one in schema} for own in rows.values() for row in own], schema=schema
+    )
+    assert model.score(everyone) > (0.3 if release == "private" else 0.8)
+    patient = {"age": 80.0, "sex": "f", "ward": "c"}
+    (predicted,) = model.predict([{**patient, "pressure": 120.0}])
+    said = model.explain(patient)
+    assert said.prediction == pytest.approx(predicted)
+    assert said.probability is None
+    assert 2000 < predicted < 9000
+    assert said.interval is None or said.interval[0] <= predicted <= said.interval[1]
+    assert str(said).startswith(f"cost = {predicted:,.0f}")
+    model.save(tmp_path / "model.json")
+    (again,) = cc.load(tmp_path / "model.json").predict([{**patient, "pressure": 120.0}])
+    assert again == predicted
+    if release == "private":
+        spent = sites[0].ledger.spent()
+        assert 0 < spent <= model.plan().total
+    else:
+        assert model.get_params()["positive"] is None

@@ -204,7 +204,7 @@ def test_without_noise_a_private_one_finds_the_same(monkeypatch):
     assert np.polyfit(found, truth, 1)[0] == pytest.approx(1, abs=0.1)
     assert model.body.mean == pytest.approx(columns["stay"].mean(), abs=0.2)
     assert "was not measured" in model.text()
-    assert "counts as these" in " ".join(model.card.warnings)
+    assert "whose mean stay is" in " ".join(model.card.warnings)
 
 
 def test_a_private_one_spends_what_it_plans(columns):

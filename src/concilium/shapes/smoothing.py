@@ -151,7 +151,7 @@ def invert(matrix: Matrix) -> Matrix:
     try:
         factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:  # weights have moved since it was positive
-        return np.asarray(np.linalg.inv(matrix))
+        return np.linalg.inv(matrix).astype(np.float64)
     inverse, product = np.zeros_like(factor), np.zeros_like(factor)
     for start in range(0, len(factor), ROWS):
         rows, before = slice(start, start + ROWS), slice(start)

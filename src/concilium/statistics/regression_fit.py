@@ -53,6 +53,7 @@ STILL_MOVING = 1e-2
 STEPS = (Fraction(1, 10), Fraction(3, 20), Fraction(1, 4), Fraction(1, 2))
 # Information whose smallest eigenvalue is below so many standard deviations of its noise tells nothing.
 LEAST_SIGNAL = 1.5
+LARGEST_STEP = 4.0  # of a private fit, in log odds or in ranges of a number
 
 
 @dataclass(frozen=True)
@@ -406,7 +407,10 @@ def fit_privately(
         answer = yield question
         sums = question.read(answer, float(variance) * float(partners.noise_factor))
         start = sums.information if start is None else start
-        end = _step(sums, at, family)
+        most = LARGEST_STEP
+        if isinstance(question, AskRegression) and family == "gaussian":
+            most *= question.high - question.low
+        end = _step(sums, at, family, most)
         at = end.coefficients
     return end if start is None else replace(end, start=start)
 
@@ -423,16 +427,16 @@ def _choose_places(
     return int(np.clip(math.ceil(10 - math.log2(max(deviation, 1e-6))), 0, MOST_PLACES))
 
 
-def _step(sums: NoisySums, at: Vector, family: str) -> PrivateEnd:
-    """One step; information that noise could have made is lifted to where it is not."""
+def _step(sums: NoisySums, at: Vector, family: str, most: float = LARGEST_STEP) -> PrivateEnd:
+    """One step, at most so far (columns lie between -1 and 1). Information that noise could have made is lifted to
+    where it is not."""
     values, vectors = np.linalg.eigh(sums.information)
     # The largest eigenvalue of a symmetric matrix of such noise.
     noise = sums.noise_of_information * math.sqrt(2 * len(at))
     held = np.maximum(values, max(noise, 1e-9))
     inverse = (vectors / held) @ vectors.T
     step = inverse @ sums.score
-    # At most a few units of the predictor at a time: columns lie between -1 and 1.
-    step *= min(1.0, 4.0 / max(float(np.abs(step).max()), 1e-12))
+    step *= min(1.0, most / max(float(np.abs(step).max()), 1e-12))
     dispersion = 1.0
     if family == "gaussian":
         dispersion = max(sums.squares, 0.0) / max(float(sums.information[0, 0]) - len(at), 1.0)
