@@ -2,11 +2,13 @@
 
 python .ci/quick.py [BASE]      default: what is not committed, or else what the last commit changed
 
-The slowest files are left to `make test`.
+Where more than FEW packages changed, of their tests those that name a changed module. The slowest files are left to
+`make test`.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,7 @@ SLOW = [
     "tests/flare",
     "tests/protocol/test_hostile_numbers.py",
 ]
+FEW = 3
 # Of tables, of rules and of series.
 METHODS = ("tree", "discovery", "experts")
 
@@ -49,6 +52,7 @@ def run(*command: str) -> list[str]:
 def choose_tests(changed: list[str]) -> list[str]:
     """The folders and files of tests that are about the changed files."""
     chosen = {"tests/test_architecture.py"}
+    modules: dict[str, set[str]] = {}
     for name in changed:
         parts = Path(name).parts
         if parts[0] == "tests" and Path(name).name.startswith("test_") and Path(name).exists():
@@ -56,9 +60,18 @@ def choose_tests(changed: list[str]) -> list[str]:
         elif parts[0] == "tests" and len(parts) > 2 and list(Path(name).parent.glob("test_*.py")):
             chosen.add(str(Path(name).parent))  # what its tests share
         elif parts[:2] == ("src", "concilium") and len(parts) > 3:
-            folder = f"tests/{parts[2]}"
-            places = ELSEWHERE.get(parts[2], [folder] if Path(folder).is_dir() else [])
-            chosen |= {str(path) for place in places for path in Path().glob(place)}
+            modules.setdefault(parts[2], set()).add(Path(name).stem)
+    for package, names in modules.items():
+        folder = f"tests/{package}"
+        places = ELSEWHERE.get(package, [folder] if Path(folder).is_dir() else [])
+        found = [path for place in places for path in Path().glob(place)]
+        if len(modules) > FEW:
+            named = re.compile(rf"concilium\.{package}\b.*\b(?:{'|'.join(sorted(names))})\b")
+            files = [
+                file for path in found for file in (path.rglob("test_*.py") if path.is_dir() else [path])
+            ]
+            found = [file for file in files if named.search(file.read_text(encoding="utf-8"))]
+        chosen |= {str(path) for path in found}
     return sorted(chosen)
 
 

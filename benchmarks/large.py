@@ -2,6 +2,7 @@
 LightGBM and DuckDB.
 
 python benchmarks/large.py [rows ...]      default 1,000,000 and 5,000,000 rows x 50 columns; also 20000000 50000000
+python benchmarks/large.py long [rows]     default 20,000,000 measurements, and as many dated codes
 
 The Parquet file is generated: 30 columns of small whole numbers, 10 of text, 9 measurements with decimals and gaps, and
 the outcome. Each line is a process of its own. Ours may hold 2 GB of memory that is not a file's (RssAnon, looked at 50
@@ -35,7 +36,6 @@ WHOLE, TEXTS, MEASURED = 30, 10, 9
 WARDS = np.array(["medical", "surgical", "intensive", "elsewhere"])
 CUTS = [80.0, 90.0, 95.0, 100.0, 105.0, 110.0, 120.0]
 LIGHTGBM_ROWS = 1_000_000
-ONE_BLOCK = 1 << 20  # up to here RuleFit takes all patients at once, which is more than the limit
 RULES_ROWS = 5_000_000  # RuleFit is fitted to no more: it takes long
 
 
@@ -147,6 +147,58 @@ def fit_rules(path: Path, folder: Path) -> dict[str, object]:
     return {"seconds": time.perf_counter() - begun, "rules": len(model.body.taken)}
 
 
+def generate_long(place: Path, rows: int) -> None:
+    """Eight variables of patients with 200 measurements each, and dated codes of patients with 20 each."""
+    import pyarrow
+    from pyarrow import parquet
+
+    draw = np.random.default_rng(0)
+    names = np.array(["HR", "SpO2", "Temp", "MAP", "RR", "Lac", "Crea", "WBC"])
+    series = {
+        "patient": np.sort(draw.integers(0, max(1, rows // 200), rows)),
+        "time": draw.integers(0, 72 * 4, rows) / 4,
+        "variable": pyarrow.DictionaryArray.from_arrays(draw.integers(0, 8, rows, dtype=np.int8), names),
+        "value": np.round(draw.normal(80, 15, rows), 1),
+    }
+    parquet.write_table(pyarrow.table(series), place / "series.parquet")
+    listed = np.array([f"{first}.{last}" for first in range(100, 900) for last in range(10)])
+    chosen = np.minimum(draw.exponential(800, rows), len(listed) - 1).astype(np.int16)
+    codes = {
+        "patient": np.sort(draw.integers(0, max(1, rows // 20), rows)),
+        "time": draw.integers(14_600, 18_250, rows).astype("datetime64[D]"),
+        "code": pyarrow.DictionaryArray.from_arrays(chosen, listed),
+    }
+    parquet.write_table(pyarrow.table(codes), place / "codes.parquet")
+
+
+def open_series(path: Path, folder: Path) -> dict[str, object]:
+    import concilium as cc
+
+    begun = time.perf_counter()
+    series = cc.Series.read(path, columns=folder)
+    cc.Site("north", cc.Patients(series=series), ledger=folder.with_suffix(""))
+    return {"seconds": time.perf_counter() - begun}
+
+
+def open_codes(path: Path, folder: Path) -> dict[str, object]:
+    import concilium as cc
+
+    begun = time.perf_counter()
+    codes = cc.Sequences.read(path, columns=folder)
+    cc.Site("north", cc.Patients(codes=codes), ledger=folder.with_suffix(""))
+    return {"seconds": time.perf_counter() - begun}
+
+
+def measure_long(rows: int, place: Path) -> None:
+    generate_long(place, rows)
+    time.sleep(3)
+    for step, name in {"open_series": "series", "open_codes": "codes"}.items():
+        for turn in ("read and opened", "opened again"):
+            found = run(step, place / f"{name}.parquet", place / f"{name}.ledger.columns")
+            told = f"processor {found.get('processor', 0):.1f} s, peak {found.get('peak', 0) / 1e9:.2f} GB"
+            print(f"{rows:,} rows of {name}, {turn}: {say(found)}, {told}", flush=True)
+
+
 def count_in_duckdb(path: Path, folder: Path) -> dict[str, object]:
     import duckdb
 
@@ -193,9 +245,20 @@ def grow_lightgbm(path: Path, folder: Path) -> dict[str, object]:
 
 
 STEPS = {
-    one.__name__: one for one in (scan, read, open_again, grow, fit_rules, count_in_duckdb, grow_lightgbm)
+    one.__name__: one
+    for one in (
+        scan,
+        read,
+        open_again,
+        grow,
+        fit_rules,
+        open_series,
+        open_codes,
+        count_in_duckdb,
+        grow_lightgbm,
+    )
 }
-OURS = ("read", "open_again", "grow", "fit_rules")
+OURS = ("read", "open_again", "grow", "fit_rules", "open_series", "open_codes")
 
 
 def watch(peak: list[int], limit: float) -> None:
@@ -236,17 +299,21 @@ def measure(rows: int, place: Path) -> None:
     time.sleep(3)  # a file that has just changed is taken for one that may change again, and read twice
     found = {step: run(step, path, folder) for step in ("read", "scan", "grow", "open_again")}
     again = run("grow", path, folder)
-    if ONE_BLOCK < rows <= RULES_ROWS:
+    if rows <= RULES_ROWS:
         found["fit_rules"] = run("fit_rules", path, folder)
     peers = {"count_in_duckdb": run("count_in_duckdb", path, folder)}
     if rows <= LIGHTGBM_ROWS:
         peers["grow_lightgbm"] = run("grow_lightgbm", path, folder)
     size, ledger = path.stat().st_size / 1e9, (place / "north.ledger").stat().st_size / 1e6
     scanned, written = found["scan"]["scanned"], found["scan"]["written"]
+    generate(path, rows + rows // 10)  # the same rows, and more behind them
+    time.sleep(3)
+    found["read grown"] = run("read", path, folder)
     load = os.getloadavg()[0]
     print(f"{rows:,} rows x 50 columns, {size:.2f} GB of Parquet, at a load of {load:.0f}")
     print(f"  pyarrow             scan {scanned:.2f} s, writing {written:.2f} s")
     print(f"  reading once        {say(found['read'])}")
+    print(f"  a tenth more rows   {say(found['read grown'])}")
     print(f"  opening again       {say(found['open_again'])}")
     print(f"  tree, first study   {say(found['grow'], 'first')}; another of the process {say(found['grow'])}")
     print(f"  tree, next process  {say(again, 'first')}; another {say(again)}")
@@ -269,10 +336,11 @@ def main(arguments: list[str]) -> None:
     if arguments and arguments[0] in STEPS:
         run_here(arguments[0], Path(arguments[1]), Path(arguments[2]))
         return
-    for rows in [int(one) for one in arguments] or [1_000_000, 5_000_000]:
+    long = arguments[:1] == ["long"]
+    for rows in [int(one) for one in arguments[long:]] or ([20_000_000] if long else [1_000_000, 5_000_000]):
         place = Path(tempfile.mkdtemp(prefix="large-", dir=os.environ.get("CONCILIUM_LARGE")))
         try:
-            measure(rows, place)
+            (measure_long if long else measure)(rows, place)
         finally:
             shutil.rmtree(place)
 

@@ -31,6 +31,7 @@ own sentence; all others send KEPT_BACK, and the machine's own log has the rest.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import ClassVar
@@ -38,6 +39,11 @@ from typing import ClassVar
 KEPT_BACK = (
     "a file cannot be read or used; what it holds is not sent, and the log of the machine that reads it says which "
     "file and why"
+)
+
+
+MORE_MEMORY = (
+    "allow this process more; where a site has a ledger file, large tables are read into columns on disk"
 )
 
 
@@ -51,6 +57,14 @@ class ConciliumError(Exception):
     def outside(self) -> str:
         """The sentence that may leave this machine."""
         return str(self) if self.leaves else KEPT_BACK
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that the system gave this process no more memory: to Python, Arrow, DuckDB or a thread."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM or "Out of Memory" in str(error)
+    no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+    return isinstance(error, MemoryError) or no_thread or type(error).__name__ == "OutOfMemoryException"
 
 
 class RecordsError(ConciliumError):

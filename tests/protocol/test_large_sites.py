@@ -3,6 +3,8 @@ patients, what is left out of tables, and which populations are admitted."""
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,11 +13,19 @@ from hypothesis import strategies as st
 import concilium as cc
 from concilium.errors import ConciliumError
 from concilium.ledger.ledger import Ledger
+from concilium.models.outcome import Outcome
+from concilium.policy.policy import WorkLimits
 from concilium.protocol.attributes import Attribute
+from concilium.protocol.cohort import _are_last
 from concilium.protocol.disclosure import Population, Populations
 from concilium.protocol.held_out import SIMULATION_KEY, recall_tickets
+from concilium.protocol.questions import Gaussian
 from concilium.records import blocks, column_store
-from concilium.rulefit import generation
+from concilium.rulefit import design, fitting, generation
+from concilium.shapes.private_sums import AskDirections, Direction
+from concilium.statistics.columns import Column, Factor
+from concilium.statistics.private_hazards import AskHazards
+from concilium.statistics.regression_sums import AskRegression
 
 SETTINGS = settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -102,6 +112,18 @@ def test_trees_are_the_same_to_the_last_bit(tmp_path, by_blocks, rows, block, se
         assert "severe" in found[1][1]  # it learned something
 
 
+def regress(**more):
+    return cc.Regression(
+        "died", positive="yes", release="exact", attributes=["lab", "severe", "ward"], **more
+    )
+
+
+def count(**more):
+    return cc.Regression(
+        "severe", bins={"severe": [0, 4]}, release="exact", attributes=["lab", "age", "ward"], **more
+    )
+
+
 METHODS = {
     "shapes": lambda: cc.ShapeModel("died", positive="yes", release="exact"),
     "shapes, a number": lambda: cc.ShapeModel("lab", bins={"lab": [60, 140]}, release="exact"),
@@ -112,6 +134,26 @@ METHODS = {
     "survival": lambda: cc.SurvivalCurve("died", time="age", positive="yes", by="ward", release="exact"),
     "hazards": lambda: cc.CoxRegression(
         "died", time="age", positive="yes", attributes=["lab", "severe"], baseline="common", release="exact"
+    ),
+    "hazards by hospital": lambda: cc.CoxRegression(
+        "died",
+        time="age",
+        positive="yes",
+        attributes=["lab", "severe", "ward"],
+        release="exact",
+        by_hospital=True,
+    ),
+    "own intercepts": lambda: regress(intercepts="hospital", by_hospital=True),
+    "own intercepts of counts": lambda: count(family="poisson", intercepts="hospital"),
+    "own intercepts of numbers": lambda: count(family="gaussian", intercepts="hospital", errors="robust"),
+    "random intercepts": lambda: regress(intercepts="random"),
+    "random intercepts of numbers": lambda: count(family="gaussian", intercepts="random"),
+    "robust errors": lambda: regress(errors="robust"),
+    "errors by hospital": lambda: count(family="poisson", errors="clustered"),
+    "counts": lambda: count(family="negative-binomial"),
+    "firth": lambda: regress(firth=True),
+    "tree by a horizon": lambda: cc.DecisionTree(
+        "died", max_depth=2, time="age", at=60, positive="yes", release="exact"
     ),
     "tree": lambda: cc.DecisionTree("died", max_depth=2),
     "rules": lambda: cc.RuleFit("died", positive="yes", release="exact", trees=9, threshold="youden"),
@@ -144,10 +186,40 @@ def test_other_methods_and_their_evaluation_are_those_of_memory(tmp_path, by_blo
     whole = METHODS[method]().fit(cc.House([cc.Site("north", read(path, None), division_key=SIMULATION_KEY)]))
     if method in ("shapes", "tree", "voting", "survival"):  # sums of whole numbers, whatever the blocks
         assert describe(whole)[:2] == found[0][:2]
+    if isinstance(whole, cc.Regression | cc.CoxRegression):  # sums of reals, in another order
+        for one, other in zip(whole.body.estimates, model.body.estimates, strict=True):
+            told = [[each.coefficient, each.error or 0.0] for each in (one, other)]
+            np.testing.assert_allclose(*told, rtol=1e-6)
+        for one, other in zip(whole.body.between, model.body.between, strict=True):
+            np.testing.assert_allclose(*([*each.own.values()] for each in (one, other)), rtol=1e-6)
     if method.startswith("rules"):  # of the same trees, whatever the blocks
         assert whole.body.terms.rules == model.body.terms.rules
         assert len(whole.body.terms.rules) > 5
         np.testing.assert_allclose(whole.coef_, model.coef_, atol=1e-6)
+
+
+def fit_by_parts(tmp_path, monkeypatch, records, memory="2 GB"):
+    """Rules of a site whose table is one block, and counts as a million patients."""
+    monkeypatch.setattr(design, "MANY_PATIENTS", 100)
+    for module in (design, fitting, generation):
+        monkeypatch.setattr(module, "PATIENTS_AT_ONCE", 64)
+    policy = cc.Policy(work=WorkLimits(memory=memory))
+    site = cc.Site("north", records, policy, division_key=SIMULATION_KEY)
+    site._context.meter._rounded = 1 << 20
+    return describe(METHODS["rules"]().fit(cc.House([site])))
+
+
+def test_rules_of_one_block_go_by_parts_and_need_little_memory(tmp_path, by_blocks, monkeypatch):
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    in_memory = fit_by_parts(tmp_path, monkeypatch, read(path, None))
+    by_blocks(LARGE)
+    monkeypatch.setattr(column_store, "LARGE", 1)
+    stored = read(path, root)
+    assert stored.store is not None
+    assert fit_by_parts(tmp_path, monkeypatch, stored, "1.1 GB") == in_memory
+    with pytest.raises(ConciliumError, match="may take"):
+        fit_by_parts(tmp_path, monkeypatch, read(path, None), "1.1 GB")
 
 
 @pytest.mark.parametrize("block", [37, 299])
@@ -234,3 +306,100 @@ def test_the_same_populations_are_admitted_whatever_was_remembered_how(tmp_path,
             answers[way].append(len(ledger.patient_names()) // 8)
     by_blocks(LARGE)
     assert answers["memory"] == answers["blocks"]
+
+
+PRIVATE = {
+    "hazards": lambda attributes, columns: AskHazards(
+        query="",
+        target="died",
+        attributes=attributes,
+        columns=columns,
+        time="age",
+        positive="yes",
+        grid=(30.0, 60.0, 99.0),
+        at=(-2.0, -2.0, -2.0, 0.3),
+        noise=Gaussian("1"),
+        places=12,
+    ),
+    "regression": lambda attributes, columns: AskRegression(
+        query="",
+        target="died",
+        attributes=attributes,
+        columns=columns,
+        family="binomial",
+        positive="yes",
+        at=(-1.0, 0.3),
+        noise=Gaussian("1"),
+        places=12,
+    ),
+    "shapes": lambda attributes, columns: AskDirections(
+        query="",
+        target="died",
+        attributes=(Attribute("lab", (80.0, 100.0, 120.0)),),
+        outcome=Outcome(positive="yes"),
+        directions=(Direction(0, (0.1, -1.0, 0.2, 0.7, 1.0)),),
+        cap=1.0,
+        lead=0.5,
+        noise=Gaussian("1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(PRIVATE))
+@pytest.mark.parametrize("block", [37, 299])
+def test_sums_with_a_price_are_those_of_all_patients_at_once(tmp_path, by_blocks, kind, block):
+    """Whole numbers: to the last bit, whatever the blocks, so that no price depends on them."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 300, 5, wide=True)
+    column = Column((Factor(0, low=50.0, high=150.0),))
+    question = PRIVATE[kind]((Attribute("lab"),), (column,))
+    found = []
+    for rows, folder in ((LARGE, None), (block, root)):
+        by_blocks(rows)
+        view = cc.Site("north", read(path, folder), division_key=SIMULATION_KEY)._context.view
+        found.append(question.compute_all(view.select("", "died")))
+    by_blocks(LARGE)
+    assert question.goes_by_blocks
+    assert np.abs(found[0]).sum() > 1000
+    np.testing.assert_array_equal(*found)
+
+
+@SETTINGS
+@given(
+    st.integers(1, 200), st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 7, 64]), st.integers(0, 99)
+)
+def test_the_last_rows_of_each_patient_are_found_by_blocks(by_blocks, rows, patients, most, block, seed):
+    owners = np.random.default_rng(seed).integers(0, patients, rows)
+    by_blocks(block)
+    last = _are_last(owners, most)
+    by_blocks(LARGE)
+    for patient in range(patients):
+        own = np.flatnonzero(owners == patient)
+        assert np.flatnonzero(last & (owners == patient)).tolist() == own[-most:].tolist()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_who_was_answered_about_is_known_without_the_columns(tmp_path, by_blocks, removed):
+    """Numbers are of the ledger: 8 bytes a patient. What is beside the table is worked out of them again."""
+    path, root = tmp_path / "t.csv", tmp_path / "t.columns"
+    write_patients(path, 3000, 3)
+    by_blocks(700)
+    said, numbers = [], []
+    with Ledger() as ledger:
+        for rows in (3000, 2999, 2000):
+            table = read(path, root)
+            assert table.store is not None
+            populations = Populations(ledger, cc.Patients(table=table), 4)
+
+            def seal(head, rows=rows, populations=populations):
+                said.append(populations.admit(Population(np.arange(rows, dtype=np.int32))))
+                return b""
+
+            ledger.charge(f"{rows}", "d", study="s", kind="k", mode="exact", seal=seal)
+            numbers.append(populations._numbers.find(ledger.recall_patients()).tolist())
+            if removed:
+                shutil.rmtree(root)
+        assert len(ledger.patient_names()) == 8 * 3000
+    by_blocks(LARGE)
+    assert numbers[0] == numbers[1] == numbers[2]
+    assert said == [True, False, True]  # all but one is refused, whatever became of the columns

@@ -18,9 +18,9 @@ from concilium.errors import HouseError, StudyError
 from concilium.protocol.attributes import Attribute
 from concilium.shapes.cells import Cells, group_codes
 from concilium.shapes.pairs import SPREADS, Table, cut_pair, find_factors
-from concilium.shapes.plain_fit import LEAST_EVIDENCE, fit_margins
+from concilium.shapes.plain_fit import LEAST_EVIDENCE, choose_ends, find_least, fit_margins
 from concilium.shapes.shape_sums import AskShapes
-from concilium.shapes.smoothing import Solved, hold_directions
+from concilium.shapes.smoothing import Solved, hold_directions, invert
 from shapes.shape_patients import SCHEMA, draw_patients, list_rows, open_house, true_odds
 
 BINS = {
@@ -178,6 +178,27 @@ def test_chance_alone_hardly_ever_reaches_the_evidence_for_a_pair():
         gradient, weight = np.bincount(cells, residual, 30), np.bincount(cells, minlength=30) * 0.21
         reached += Table(gradient.reshape(5, 6), weight.reshape(5, 6)).score(*factors) > LEAST_EVIDENCE
     assert reached <= 8
+
+
+def test_many_pairs_join_by_less_evidence_than_one():
+    many = [*np.linspace(9, 2.6, 20), *[0.0] * 180]
+    assert sum(score >= find_least(many) for score in many) == 20
+    for few in ([3.5, *[0.0] * 199], [2.9, 2.8], [9.0, *np.linspace(3.6, 2.6, 7), *[0.0] * 192]):
+        assert sum(score >= find_least(few) for score in few) == (few[0] == 9)
+
+
+def test_thinned_cutoffs_keep_the_ends():
+    edges = tuple(map(float, range(1, 100)))
+    kept = choose_ends(np.full(100, 20), edges, 9)
+    assert kept == (2.0, 10.0, 21.0, 35.0, 50.0, 65.0, 79.0, 90.0, 98.0)
+    assert choose_ends(np.array([990, 5, 5]), (1.0, 2.0), 1) == (1.0,)
+
+
+@pytest.mark.parametrize("size", [1, 127, 300])
+def test_a_matrix_is_inverted_in_blocks(size):
+    half = np.random.default_rng(size).normal(size=(size, 2 * size))
+    matrix = half @ half.T + np.diag(np.geomspace(1e-3, 1e6, size))
+    np.testing.assert_allclose(invert(matrix) @ matrix, np.eye(size), atol=1e-6)
 
 
 def test_a_pair_is_cut_where_two_steps_act_together():

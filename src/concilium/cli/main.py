@@ -32,7 +32,7 @@ from concilium.cli import (
     studies,
 )
 from concilium.cli.output import say, warn
-from concilium.errors import ConciliumError
+from concilium.errors import MORE_MEMORY, ConciliumError, lacks_memory
 
 
 class _Commands(TyperGroup):
@@ -43,6 +43,11 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except ConciliumError as error:
             warn(str(error))
+            raise typer.Exit(2) from None
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            warn(f"there is not enough memory for this ({error}); {MORE_MEMORY}")
             raise typer.Exit(2) from None
 
 

@@ -12,6 +12,13 @@ Those numbers are kept with 64 bits of each patient's hash (records/row_hashes.p
 for the ledger: who has a patient's row and not the file cannot tell whether two hospitals know the same patient. Who
 has the file and a row can tell whether the patient was among those of the table, as from any list of patients; the file
 is for its owner only.
+
+Why they are in the ledger and not among the columns of the table (records/column_store.py): those may be removed at any
+time, and are made anew from the table as it is then. Who was answered about before, and is no longer in it, could not
+be named from that, and the numbers by which earlier answers are compared would mean other patients. Nor are they in a
+file of their own beside the ledger: they are settled by the same commit as the charge that needs them, copied with it
+and forgotten with it, of which two files could only do one after the other. They take 8 bytes of each patient, in
+blocks of a million sorted names, each one cell of one row, which is read as it is; SQLite adds one in a hundred.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ from concilium.records.blocks import (
     hash_array,
     is_large,
     list_blocks,
+    list_parts,
     look_up,
     make_room,
     read_block,
@@ -217,9 +218,9 @@ class Cohort:
         rows = read_block(self.rows, block)
         return replace(self, rows=rows, population=self.view.find_population(rows))
 
-    def split(self) -> Iterator[Cohort]:
+    def split(self, at_once: int | None = None) -> Iterator[Cohort]:
         """The patients by blocks; one block where there are few."""
-        for block in list_blocks(len(self)) if is_large(len(self)) else ():
+        for block in list_parts(len(self), at_once) if is_large(len(self)) else ():
             yield self.take_block(block)
         if not is_large(len(self)):
             yield self
@@ -604,11 +605,14 @@ def _say_unknown(name: str) -> str:
 
 def _are_last(owners: NDArray[np.integer], most: int) -> NDArray[np.bool_]:
     """For each row whether it is among the last so many of its patient."""
-    order = np.argsort(owners, kind="stable")  # the rows of a patient together, in their order
-    together = owners[order]
-    from_the_end = np.searchsorted(together, together, side="right") - np.arange(len(together))
     last = np.zeros(len(owners), dtype=np.bool_)
-    last[order] = from_the_end <= most
+    after = np.zeros(int(owners.max(initial=-1)) + 1, dtype=np.int32)  # rows of each patient in later blocks
+    for block in reversed(list_blocks(len(owners))):
+        order = np.argsort(owners[block], kind="stable")  # the rows of a patient together, in their order
+        together = owners[block][order]
+        from_the_end = np.searchsorted(together, together, side="right") - np.arange(len(together))
+        last[block][order] = from_the_end + after[together] <= most
+        after += np.bincount(together, minlength=len(after)).astype(np.int32)
     return last
 
 

@@ -254,7 +254,7 @@ class AskCounts(Summed, frozen=True, kw_only=True, dict=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         work = estimate_columns(self.named, patients, each_by_itself=self.noise is not None)

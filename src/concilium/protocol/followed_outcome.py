@@ -26,6 +26,7 @@ from concilium.errors import MessageError
 from concilium.protocol.attributes import Attribute, recode
 from concilium.protocol.cohort import View
 from concilium.protocol.held_out import recall_tickets, share_tickets
+from concilium.records.blocks import fill_room, read_block
 from concilium.records.columns import Coded, label
 from concilium.records.row_hashes import mix
 
@@ -74,9 +75,17 @@ class FollowedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             codes, cells = recode(self.attribute, view)
             column = view.coded(target)
             events = np.array([False, *(label(one) == label(self.positive) for one in column.values)])
-            placed = self.place(cells[codes] - 2, events[column.codes], recall_tickets(view))
-            placed[column.codes == 0] = 0
-            outcome = Coded(placed, (self.rest, self.positive))
+            tickets = recall_tickets(view)
+
+            def place(block: slice) -> NDArray[np.uint8]:
+                own = read_block(column.codes, block)
+                placed = self.place(
+                    cells[read_block(codes, block)] - 2, events[own], read_block(tickets, block)
+                )
+                return np.where(own == 0, np.uint8(0), placed)
+
+            placed = fill_room(len(codes), np.uint8, view.room, place)
+            outcome = Coded.trust(placed, (self.rest, self.positive))
             last = asked, share_tickets(view, view.with_outcome(target, outcome, self.time))
             _followed[view] = last
         return last[1]

@@ -111,10 +111,12 @@ class Meter:
         patients = self._assume(release)
         work = estimate(envelope, question, patients, self._columns)
         work += self._estimate_choice(question, patients, release)
-        if question.goes_by_blocks and self._goes_by_blocks(patients, release):
+        if question.goes_by_blocks and self._goes_by_blocks(patients, release, question.one_block):
             cores = os.cpu_count() or 1
             held = estimate(envelope, question, question.rows_at_once * cores, self._columns)
-            held += self._estimate_choice(question, ROWS_AT_ONCE * cores, release)
+            held += self._estimate_choice(question, min(patients, ROWS_AT_ONCE * cores), release)
+            if patients <= ROWS_AT_ONCE:  # whose codes are in memory all the same
+                held += estimate_columns(question.named, patients)
             work = Workload(work.operations, held.memory + OF_EACH_ROW * patients)
         if isinstance(question, Summed) and not release.by_site:
             neighbours = len(self._memberships.at(envelope.study).neighbours)
@@ -141,10 +143,11 @@ class Meter:
             work += Workload(HOLD_OUT * patients, HELD_OUT_BYTES * patients)
         return work
 
-    def _goes_by_blocks(self, patients: int, release: Release) -> bool:
-        """Whether a table of so many is gone over by blocks. Under a release with a bound no patient may decide that,
-        nor whether there is a store: a table that counts as large and is none fits anyway."""
-        return patients > ROWS_AT_ONCE and (self._in_store or release.bounded)
+    def _goes_by_blocks(self, patients: int, release: Release, one_block: int = ROWS_AT_ONCE) -> bool:
+        """Whether a table of so many, which is more than one block, is gone over by blocks. Under a release with a
+        bound no patient may decide that, nor whether there is a store: a table that counts as large and is none fits
+        anyway."""
+        return patients > one_block and (self._in_store or release.bounded)
 
     def admit_selection(self, query: str, release: Release) -> None:
         """The same for finding the patients of a query, where nothing else is computed."""

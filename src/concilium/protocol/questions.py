@@ -109,6 +109,7 @@ class Statistic(Question, frozen=True, kw_only=True):
     measures: ClassVar[bool] = False  # a model, on the patients whom the study holds out
     reads_part: ClassVar[str] = "table"
     rows_at_once: ClassVar[int] = ROWS_AT_ONCE  # of a block, where it goes by blocks
+    one_block: ClassVar[int] = ROWS_AT_ONCE  # it goes by blocks over more patients than this
 
     query: str
     target: str

@@ -119,7 +119,7 @@ class AskSchema(Gathered[SchemaSeen], frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         listed = columns if self.attributes is None else min(columns, len(self.attributes))

@@ -23,6 +23,7 @@ from concilium.errors import (
     QueryError,
     RecordsError,
     StudyError,
+    lacks_memory,
 )
 from concilium.ledger.chain import Head
 from concilium.ledger.head import name_site
@@ -49,6 +50,7 @@ from concilium.records.table import Records
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())
 
+NO_MEMORY = "the site's machine had not enough memory for this question: ask about fewer attributes at a time"
 LEDGER_SAYS_NO = (
     "the site's ledger does not allow this answer (an id used before for something else, or a ledger that cannot be "
     "written or trusted); the site's own log says which"
@@ -129,7 +131,7 @@ class Site:
             len(patients),
             len(table.names),
             in_store=table.room is not None,
-            held=table.bytes_held,
+            held=patients.bytes_held,
         )
         where = "in memory" if table.room is None else f"on disk in {table.room}"
         log.info(
@@ -198,7 +200,13 @@ class Site:
                 log.error("site %s could not answer: %s", self.name, error)
             rule = next(RULES[kind] for kind in type(error).__mro__ if kind in RULES)
             return self._refuse(envelope, rule, error.outside)
-        except Exception:
+        except Exception as error:
+            if lacks_memory(error):
+                kind = envelope.kind if envelope else ""
+                log.error(
+                    "site %s had not enough memory for a question of kind %r: %s", self.name, kind, error
+                )
+                return self._refuse(envelope, "work", NO_MEMORY)
             log.exception("site %s could not answer a question", self.name)
             return self._refuse(envelope, "internal", "the site could not answer; its own log says why")
 

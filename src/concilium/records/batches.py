@@ -64,6 +64,14 @@ BatchReader: TypeAlias = "Callable[[Sequence[str]], Iterator[pyarrow.RecordBatch
 """From the names of some columns to their cells, in the order of the rows. It may be called more than once."""
 
 
+LaterReader: TypeAlias = "Callable[[Sequence[str], Mapping[str, Any]], Iterator[pyarrow.RecordBatch]]"
+"""The same of the rows that a file has beyond those that were described (growth.py); or `NotContinued`."""
+
+
+class NotContinued(Exception):
+    """The rows that came to a file cannot be read by themselves."""
+
+
 class _Keeper(Protocol):
     """What keeps columns where they do not fit in memory (column_store.py)."""
 
@@ -73,6 +81,7 @@ class _Keeper(Protocol):
         declared: Mapping[str, DeclaredColumn],
         place: Callable[[str], Place],
         empty: str,
+        read_later: LaterReader | None,
     ) -> dict[str, Column]: ...
 
     def keep(self, name: str, column: Column) -> Column: ...
@@ -108,12 +117,17 @@ class DeclaredColumn:
 
 
 def code_batches(
-    read: BatchReader, declared: Mapping[str, DeclaredColumn], place: Callable[[str], Place], empty: str
+    read: BatchReader,
+    declared: Mapping[str, DeclaredColumn],
+    place: Callable[[str], Place],
+    empty: str,
+    read_later: LaterReader | None = None,
 ) -> dict[str, Column]:
-    """The declared columns of a source. A source without rows is refused with the message `empty`."""
+    """The declared columns of a source. A source without rows is refused with the message `empty`. `read_later` is of a
+    file that may grow."""
     keep = KEEPER.get()
     if keep is not None:
-        return keep.code_batches(read, declared, place, empty)
+        return keep.code_batches(read, declared, place, empty, read_later)
     coders = {name: Coder(column) for name, column in declared.items()}
     if coders and not code_all(read, coders):
         raise RecordsError(empty)

@@ -15,8 +15,9 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,9 +39,14 @@ def is_large(rows: int) -> bool:
 
 
 def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
-    """The blocks of a table, in order; where it is large, each has `at_once` rows at most."""
-    step = min(ROWS_AT_ONCE, at_once) if at_once and is_large(rows) else ROWS_AT_ONCE
+    """The blocks of a table, in order, of `at_once` rows at most."""
+    step = min(ROWS_AT_ONCE, at_once or ROWS_AT_ONCE)
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def list_parts(rows: int, at_once: int | None) -> list[slice]:
+    """The same of so many rows at most, but for a table that is not large: that is one block."""
+    return list_blocks(rows, at_once if is_large(rows) else None)
 
 
 def read_block(array: NDArray[Item], block: slice) -> NDArray[Item]:
@@ -114,7 +120,7 @@ def look_up(table: NDArray[Item], codes: NDArray[np.integer], folder: Path | Non
 
 
 def count_codes(
-    codes: NDArray[np.unsignedinteger], size: int, rows: NDArray[np.integer] | None = None
+    codes: NDArray[np.integer], size: int, rows: NDArray[np.integer] | None = None
 ) -> NDArray[np.int64]:
     """How many rows, or how many of some, have each code below `size` (`np.bincount` would widen all at once)."""
 
@@ -138,8 +144,8 @@ def hash_array(array: NDArray[np.integer], dtype: str) -> bytes:
 def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
     """What `work` makes of each block, in order; on all cores where there are several. At most one block for each core
     and one result for each is in memory."""
-    workers = os.cpu_count() or 1
-    if workers < 2 or (isinstance(blocks, list) and len(blocks) < 2):
+    # One block is most questions', and to count the cores takes a hundredth of one.
+    if (isinstance(blocks, list) and len(blocks) < 2) or (workers := os.cpu_count() or 1) < 2:
         yield from map(work, blocks)
         return
     with ThreadPoolExecutor(workers) as pool:
@@ -147,9 +153,121 @@ def each_block(blocks: Iterable[B], work: Callable[[B], T]) -> Iterator[T]:
         for block in blocks:
             if len(waiting) == workers:
                 yield waiting.popleft().result()
-            waiting.append(pool.submit(work, block))
+            waiting.append(pool.submit(copy_context().run, work, block))
         while waiting:
             yield waiting.popleft().result()
+
+
+class Passes(Generic[B]):
+    """Rows to be gone over several times, block by block; where there is one block, it is read once."""
+
+    def __init__(self, rows: int, read: Callable[[slice], B], at_once: int | None = None) -> None:
+        self._blocks, self._read = list_parts(rows, at_once), read
+        self._only = [] if len(self._blocks) > 1 else [read(slice(0, rows))]
+
+    def map(self, work: Callable[[B], T]) -> Iterator[T]:
+        """What `work` makes of each block, in order."""
+        if self._only:
+            return map(work, self._only)
+        return each_block(self._blocks, lambda block: work(self._read(block)))
+
+    def add(self, work: Callable[[B], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The sum of what `work` makes of each block, in their order."""
+        sums = self.map(work)
+        total = next(sums)
+        for one in sums:
+            total = total + one
+        return total
+
+
+def list_groups(counts: NDArray[np.integer]) -> list[slice]:
+    """Owners who follow each other, of so many rows each: together a block of them, or one owner of more."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    if not len(ends) or not is_large(int(ends[-1])):
+        return [slice(0, len(ends))]
+    groups, first, before = [], 0, 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, before + ROWS_AT_ONCE, side="right")))
+        groups.append(slice(first, last))
+        first, before = last, int(ends[last - 1])
+    return groups
+
+
+def split_owners(
+    rows: int, owners: int, read: Callable[[slice], NDArray[np.integer]]
+) -> Iterator[tuple[slice, NDArray[np.int64], NDArray[np.integer]]]:
+    """Some owners at a time, with their rows, in order, and the owner of each. `read` says whose the rows of a block
+    are; below zero: nobody's."""
+    counts, spans = np.zeros(owners, dtype=np.int64), []
+    for block in list_blocks(rows):
+        own = read(block)
+        counts += np.bincount(own[own >= 0], minlength=owners)
+        spans.append((block, int(own.min(initial=owners)), int(own.max(initial=-1))))
+    for group in list_groups(counts):
+        found = []
+        for block, lowest, highest in spans:
+            if lowest < group.stop and highest >= group.start:
+                own = read(block)
+                here = np.flatnonzero((own >= group.start) & (own < group.stop))
+                found.append((here + block.start, own[here]))
+        places, codes = zip(*found, strict=True) if found else ((), ())
+        none = np.zeros(0, dtype=np.int64)
+        yield group, np.concatenate([none, *places]), np.concatenate([none, *codes])
+
+
+def gather_spans(
+    values: NDArray[Item], firsts: NDArray[np.int64], lengths: NDArray[np.integer], folder: Path | None
+) -> NDArray[Item]:
+    """The values that begin at these places and are so many, one span after the other."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    found: NDArray[Item] = make_room(int(ends[-1]) if len(ends) else 0, values.dtype, folder)
+    for group in list_groups(lengths):
+        before = int(ends[group.start - 1]) if group.start else 0
+        after = int(ends[group.stop - 1]) if group.stop else 0
+        shifts = firsts[group] - (ends[group] - lengths[group])
+        places = np.arange(before, after) + np.repeat(shifts, lengths[group])
+        write_block(found, slice(before, after), values[places])
+    return found
+
+
+def read_rows(array: NDArray[Item], rows: slice | NDArray[np.integer]) -> NDArray[Item]:
+    """A block of an array, or rows by their numbers."""
+    return read_block(array, rows) if isinstance(rows, slice) else array[rows]
+
+
+def find_distinct(values: NDArray[Item], folder: Path | None) -> NDArray[Item]:
+    """The different values of an array, in order; those of a large one are sorted in place in a file."""
+    if not is_large(len(values)):
+        return np.unique(values)
+    kept = fill_room(len(values), values.dtype, folder, lambda block: read_block(values, block))
+    kept.sort()
+    size = 0
+    for block in list_blocks(len(kept)):
+        own = np.unique(read_block(kept, block))
+        own = own[own > kept[size - 1]] if size else own
+        kept[size : size + len(own)] = own
+        size += len(own)
+    return kept[:size]
+
+
+def order_falling(values: NDArray[np.float64], folder: Path | None) -> NDArray[np.int64]:
+    """The places of numbers, the largest first, equal ones in order."""
+    if not is_large(len(values)):
+        return np.argsort(-values, kind="stable")
+    distinct = find_distinct(values, folder)
+
+    def make(block: slice) -> NDArray[np.uint64]:
+        rank = len(distinct) - 1 - np.searchsorted(distinct, read_block(values, block))
+        return (rank.astype(np.uint64) << np.uint64(32)) | np.arange(block.start, block.stop, dtype=np.uint64)
+
+    keys = fill_room(len(values), np.uint64, folder, make)
+    keys.sort()
+    return fill_room(
+        len(values),
+        np.int64,
+        folder,
+        lambda block: (read_block(keys, block) & np.uint64(0xFFFFFFFF)).astype(np.int64),
+    )
 
 
 def split_hashes(hashes: NDArray[np.uint64]) -> Iterator[NDArray[np.int64]]:

@@ -10,9 +10,10 @@ for.
 Who is protected: the patients, from other users of the machine: folders are 0700 and files 0600. A store holds what the
 table holds, as readably: keep it where the table may be kept. *Not protected:* from whoever reads the hospital's files.
 
-A store is taken for its source while that is as it was (unchanged.py). `concilium columns check` reads everything. A
-store that is damaged, or half-written, is written again; the one before stays until the new one is there, and as long
-as a process has it open.
+A store is taken for its source while that is as it was (unchanged.py). Where a file has only grown (growth.py), the
+next store goes on with the files of the one before: what is in them stays, and more comes behind it. `concilium columns
+check` reads everything. A store that is damaged, or half-written, is written again; the one before stays until the new
+one is there, and as long as a process has it open.
 """
 
 from __future__ import annotations
@@ -40,13 +41,23 @@ from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
 from concilium.records import streaming
-from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, code_all
+from concilium.records.batches import KEEPER, BatchReader, DeclaredColumn, LaterReader, NotContinued
 from concilium.records.blocks import fill_room, list_blocks, read_block, split_hashes
 from concilium.records.coding import Place
-from concilium.records.columns import Coded, Column, Numbers, RowValues, Value
+from concilium.records.columns import Coded, Column, Moments, Numbers, RowValues, Value
 from concilium.records.grammar import canonical
+from concilium.records.growth import begins_with, describe_contents
 from concilium.records.row_hashes import Hashes, digest_rows, hash_rows
-from concilium.records.streaming import Finished, NotStreamed, RowCoder, StreamCoder, get_rows, open_for_owner
+from concilium.records.streaming import (
+    Finished,
+    NotStreamed,
+    RowCoder,
+    StreamCoder,
+    begin_writing,
+    code_on_all_cores,
+    get_rows,
+    open_for_owner,
+)
 from concilium.records.unchanged import Identity
 
 log = logging.getLogger(__name__)
@@ -100,7 +111,8 @@ class Store:
     def recall_numbers(self, state: object) -> NDArray[np.uint32] | None:
         """The numbers that a ledger has for these rows, as it was in this state; None where that is not known."""
         for place in self.folder.glob(f"numbers-{_digest(state)[:32]}-*"):
-            if place.stat().st_size == 4 * self.rows and f"{_check(place):08x}" == place.name[-8:]:
+            size = 4 * self.rows
+            if place.stat().st_size == size and f"{_check(place, size):08x}" == place.name[-8:]:
                 return np.memmap(place, dtype="<u4", mode="r", shape=(self.rows,))
         return None
 
@@ -125,9 +137,9 @@ class Store:
             yield name, int(size), int(checksum)
 
     def is_complete(self) -> bool:
-        """Whether all files are there and as long as they were."""
+        """Whether all files are there and as long as they were; a later store may have gone on with them."""
         try:
-            return all((self.folder / name).stat().st_size == size for name, size, _ in self.list_files())
+            return all((self.folder / name).stat().st_size >= size for name, size, _ in self.list_files())
         except OSError:
             return False
 
@@ -136,7 +148,8 @@ class Store:
         damaged = []
         for name, size, checksum in self.list_files():
             try:
-                if (self.folder / name).stat().st_size != size or _check(self.folder / name) != checksum:
+                place = self.folder / name
+                if place.stat().st_size < size or _check(place, size) != checksum:
                     damaged.append(name)
             except OSError:
                 damaged.append(name)
@@ -240,9 +253,12 @@ def write_store(
         folder = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=root))
         try:
             log.info("%s is read into %s once", source, root)
-            manifest = _write_columns(folder, read)
+            is_file = "inode" in identity and "cohort" not in identity
+            before = _find_grown(root, source, _digest(reading)) if is_file else None
+            manifest = _write_columns(folder, read, before)
             if manifest is None:
                 return None
+            manifest["contents"] = describe_contents(Path(source)) if is_file else None
             if "changed" in identity:
                 if identify() != identity:
                     raise RecordsError(
@@ -267,11 +283,22 @@ def write_store(
                 shutil.rmtree(leftover, ignore_errors=True)
 
 
+def _find_grown(root: Path, source: str, reading: str) -> Store | None:
+    """The store of all rows with which this file begins, and has more; None where there is none."""
+    for store in list_stores(root):
+        if store.source == source and store.manifest["reading"] == reading and store.is_complete():
+            contents = store.manifest.get("contents")
+            if contents is not None and begins_with(Path(source), contents):
+                return store
+            log.info("%s has not only grown at its end: it is read again as a whole", source)
+    return None
+
+
 class _ColumnWriter:
     """The columns of a table on their way into a folder: those of its source, and those that a map makes of them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, before: Store | None = None) -> None:
+        self.folder, self.before = folder, before
         self.entries: list[dict[str, Any]] = []
         self.made: list[dict[str, Any]] = []
         self.rows = 0
@@ -283,10 +310,20 @@ class _ColumnWriter:
         declared: Mapping[str, DeclaredColumn],
         place: Callable[[str], Place],
         empty: str,
+        read_later: LaterReader | None,
     ) -> dict[str, Column]:
-        for before in self.folder.iterdir():  # of a reading that was given up
-            before.unlink()
-        self.rows, finished, kept = _code_batches(self.folder, read, declared, place, empty)
+        self._clear()
+        found = None
+        if self.before is not None and read_later is not None:
+            try:
+                found = _code_later(self.folder, self.before, read_later, declared, place)
+            except (NotContinued, NotStreamed, OSError) as problem:
+                log.info("what is stored of %s cannot be gone on with (%s)", self.before.source, problem)
+        if found is None:
+            self.before = None
+            self._clear()
+            found = _code_batches(self.folder, read, declared, place, empty)
+        self.rows, finished, kept = found
         numbers = {name: number for number, name in enumerate(declared)}
 
         def finish(name: str) -> dict[str, Any]:
@@ -298,6 +335,11 @@ class _ColumnWriter:
             self.entries = list(pool.map(finish, declared))
         self._columns = {entry["name"]: _map_column(self.folder, entry, self.rows) for entry in self.entries}
         return dict(self._columns)
+
+    def _clear(self) -> None:
+        """Delete what is left of a reading that was given up."""
+        for leftover in self.folder.iterdir():
+            leftover.unlink()
 
     def _describe_rows(self, name: str, coder: RowCoder) -> dict[str, Any]:
         """A column of which each row keeps its own cell, once its different ones are counted."""
@@ -311,7 +353,7 @@ class _ColumnWriter:
         plain = (spool.path, spool.checksum) if column.is_plain else None
         entry = _write_column(self.folder, str(number), name, column.distinct, column.rows, plain)
         spool.path.unlink(missing_ok=True)
-        return {**entry, "by_itself": entry["by_itself"] or by_itself}
+        return {**entry, "by_itself": entry["by_itself"] or by_itself, "state": column.state}
 
     def keep(self, name: str, column: Column) -> Column:
         if self._columns.get(name) is column:
@@ -329,9 +371,9 @@ class _ColumnWriter:
         return _map_column(self.folder, entry, self.rows)
 
 
-def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] | None:
-    """Write all columns of a table, and the hashes of its rows."""
-    writer = _ColumnWriter(folder)
+def _write_columns(folder: Path, read: Callable[[], object], before: Store | None) -> dict[str, Any] | None:
+    """Write all columns of a table, and the hashes of its rows; it may begin with all of a table `before`."""
+    writer = _ColumnWriter(folder, before)
     token = KEEPER.set(writer)
     try:
         read()
@@ -341,7 +383,8 @@ def _write_columns(folder: Path, read: Callable[[], object]) -> dict[str, Any] |
     finally:
         KEEPER.reset(token)
     columns = {entry["name"]: _map_column(folder, entry, writer.rows) for entry in writer.entries}
-    hashes = hash_rows(columns, writer.rows, folder.parent)
+    known = None if writer.before is None else writer.before.hashes
+    hashes = hash_rows(columns, writer.rows, folder.parent, known)
     blocks = list_blocks(writer.rows)
     written = _write_array(folder / HASHES, (read_block(half, block) for half in hashes for block in blocks))
     return {
@@ -366,7 +409,7 @@ def _code_batches(
         name: StreamCoder(column, folder / f"{number}.spool")
         for number, (name, column) in enumerate(declared.items())
     }
-    rows = code_all(read, coders)
+    rows = code_on_all_cores(read, coders)
     if not rows:
         raise RecordsError(empty)
     kept: dict[str, RowCoder] = {}
@@ -382,10 +425,45 @@ def _code_batches(
             for name, coder in lost.items()
             if name not in own
         }
-        code_all(read, {**own, **again})
+        code_on_all_cores(read, {**own, **again})
         kept |= own
         coders = {name: again.get(name, coder) for name, coder in coders.items() if name not in own}
     return rows, {name: coder.finish(place(name)) for name, coder in coders.items()}, kept
+
+
+def _code_later(
+    folder: Path,
+    before: Store,
+    read: LaterReader,
+    declared: Mapping[str, DeclaredColumn],
+    place: Callable[[str], Place],
+) -> tuple[int, dict[str, Finished], dict[str, RowCoder]]:
+    """The same of a table that was stored and has grown: only rows that came later are read, and written behind those
+    of the stored files. A column in which they change what earlier codes mean is written anew from those."""
+    entries = {str(entry["name"]): entry for entry in before.manifest["raw"] or before.manifest["columns"]}
+    if list(entries) != list(declared):
+        raise NotContinued("it has other columns")
+    coders: dict[str, StreamCoder] = {}
+    kept: dict[str, RowCoder] = {}
+    for number, (name, column) in enumerate(declared.items()):
+        try:
+            if "rows" in entries[name]:
+                kept[name] = RowCoder(column, folder, number)
+                kept[name].resume(entries[name], before.folder, before.rows)
+            else:
+                coders[name] = StreamCoder(column, folder / f"{number}.spool")
+                coders[name].resume(entries[name], before.folder, before.rows)
+        except NotContinued:
+            raise NotContinued(f"column {name!r} does not keep all that its cells were") from None
+    every = {**coders, **kept}
+    more = code_on_all_cores(
+        lambda names: read(names, before.manifest["contents"]), {name: every[name] for name in declared}
+    )
+    for name, coder in coders.items():
+        if coder.lost:
+            raise NotContinued(f"column {name!r} becomes another one")
+    log.info("%s has grown by %s rows, and only those are read", before.source, f"{more:,}")
+    return before.rows + more, {name: coder.finish(place(name)) for name, coder in coders.items()}, kept
 
 
 def _count_distinct(column: Coded, folder: Path) -> int:
@@ -416,18 +494,19 @@ def _write_column(
     them, unless they lie in a `plain` file, of which the checksum is known."""
     entry: dict[str, Any] = {"name": name, "by_itself": column.by_itself}
     path = folder / f"{number}.{'codes' if isinstance(column, Coded) else 'numbers'}"
-    if plain is None:
-        files = [[path.name, *_write_array(path, rows())]]
-    else:
-        plain[0].rename(path)
-        files = [[path.name, path.stat().st_size, plain[1]]]
+    files = [[path.name, *_write_array(path, rows())]] if plain is None else []
     if isinstance(column, Coded):
         entry |= {"stated": column.stated, "values": list(column.values), "dtype": column.codes.dtype.str}
         if column.typed is not None:
             files.append([f"{number}.typed", *_write_array(folder / f"{number}.typed", rows(_typed))])
+    if isinstance(column, Moments):
+        entry["zoned"] = column.zoned
     if column.raw is not None:
         entry |= {"raw": list(column.raw.values), "raw_dtype": column.raw.codes.dtype.str}
         files.append([f"{number}.raw", *_write_array(folder / f"{number}.raw", rows(_raw))])
+    if plain is not None:
+        plain[0].rename(path)
+        files.append([path.name, path.stat().st_size, plain[1]])
     return {**entry, "files": files}
 
 
@@ -458,6 +537,8 @@ def _map_column(folder: Path, entry: Mapping[str, Any], rows: int) -> Column:
     raw = None
     if "raw" in files:
         raw = Coded.trust(open_rows("raw", entry["raw_dtype"]), tuple(entry["raw"]))
+    if "zoned" in entry:
+        return Moments(open_rows("numbers", "<f8"), entry["by_itself"], raw, entry["zoned"])
     if "numbers" in files:
         return Numbers(open_rows("numbers", "<f8"), entry["by_itself"], raw)
     typed = open_rows("typed", "?") if "typed" in files else None
@@ -474,16 +555,19 @@ def _write_array(path: Path, parts: Iterator[NDArray[Any]]) -> tuple[int, int]:
         for part in parts:
             content = np.ascontiguousarray(part).data
             checksum = zlib.crc32(content, checksum)
-            size += part.nbytes
             file.write(content)
+            file.flush()
+            begin_writing(file.fileno(), size, part.nbytes)
+            size += part.nbytes
     return size, checksum
 
 
-def _check(path: Path) -> int:
+def _check(path: Path, size: int) -> int:
     checksum = 0
     with path.open("rb") as file:
-        while content := file.read(1 << 22):
+        while size and (content := file.read(min(size, 1 << 22))):
             checksum = zlib.crc32(content, checksum)
+            size -= len(content)
     return checksum
 
 

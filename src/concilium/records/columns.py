@@ -236,7 +236,7 @@ def keep_raw(codes: NDArray[np.integer], texts: Sequence[str]) -> Coded:
     return Coded(codes.astype(narrowest(len(texts))), tuple(texts))
 
 
-def distinct_texts(column: Column) -> Coded:
+def distinct_texts(column: Column, room: Path | None = None) -> Coded:
     """The column as codes into texts without blanks around them; numbers of a typed source as they are written.
 
     A fraction is refused: a number does not tell 250.1 from 250.10.
@@ -250,7 +250,7 @@ def distinct_texts(column: Column) -> Coded:
     texts = [_write(value) for value in column.values]
     code_of = {text: code for code, text in enumerate(sorted(set(texts) - {""}), start=1)}
     table = np.array([0, *(code_of.get(text, 0) for text in texts)], dtype=np.uint32)
-    return Coded(table[column.codes], tuple(code_of))
+    return Coded.trust(look_up(table.astype(narrowest(len(code_of))), column.codes, room), tuple(code_of))
 
 
 def list_texts(column: Column) -> list[str | None]:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from concilium.errors import RecordsError
-from concilium.records.batches import DeclaredColumn, code_batches
+from concilium.records.batches import DeclaredColumn, NotContinued, code_batches
 from concilium.records.coding import Place, ReadingKind, Schema, check_names, plan_reading
 from concilium.records.columns import Column
 
@@ -66,6 +66,9 @@ def _read_layout(
         {name: DeclaredColumn(kind, missing, guess=kind != "text") for name, kind in kinds.items()},
         lambda name: Place(str(layout.path), name, layout.row),
         empty=f"{layout.path} holds no patients: there is a header line and nothing after it",
+        read_later=lambda names, before: _read_regular(
+            layout, list(map(layout.names.index, names)), before["bytes"]
+        ),
     )
 
 
@@ -81,8 +84,9 @@ def _read_batches(layout: Layout, names: Sequence[str]) -> Iterator[pyarrow.Reco
         yield from _read_any(layout, places, read)
 
 
-def _read_regular(layout: Layout, places: Sequence[int]) -> Iterator[pyarrow.RecordBatch]:
-    """Batches as Arrow reads them, as long as it can only read them as Python's csv module does.
+def _read_regular(layout: Layout, places: Sequence[int], start: int = 0) -> Iterator[pyarrow.RecordBatch]:
+    """Batches as Arrow reads them, as long as it can only read them as Python's csv module does; from the record
+    on that begins at byte `start`.
 
     Each block is read by itself and at once: where Arrow's reader of streams is left before the end of a file, it may
     keep a thread that waits for itself, and a process that never ends.
@@ -104,12 +108,13 @@ def _read_regular(layout: Layout, places: Sequence[int]) -> Iterator[pyarrow.Rec
         include_columns=chosen,
     )
     with _open_bytes(layout.path) as raw, _faults(layout.path):
-        for number, block in enumerate(_read_records(raw, layout.delimiter)):
+        raw.seek(start)
+        for number, block in enumerate(_read_records(raw, layout.delimiter, started=start > 0)):
             options = arrow_csv.ReadOptions(
                 use_threads=False,
                 block_size=len(block) + 1,
                 column_names=names,
-                skip_rows_after_names=1 if number == 0 else 0,
+                skip_rows_after_names=1 if number == start == 0 else 0,
             )
             try:
                 table = arrow_csv.read_csv(pyarrow.BufferReader(block), options, grammar, convert)
@@ -130,14 +135,17 @@ def _holds_long_text(array: pyarrow.StringArray) -> bool:
     )
 
 
-class _Irregular(Exception):
+class _Irregular(NotContinued):
     """What Arrow may not read as Python's csv module does."""
 
 
-def _read_records(raw: gzip.GzipFile | io.BufferedReader, delimiter: str) -> Iterator[bytes]:
+def _read_records(
+    raw: gzip.GzipFile | io.BufferedReader, delimiter: str, *, started: bool
+) -> Iterator[bytes]:
     """Blocks of complete records: valid UTF-8, with quotation marks where RFC 4180 has them."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     marks = _Marks(delimiter)
+    marks.started = started
     rest = b""
     while block := raw.read(BLOCK):
         if decoder.getstate()[0] or not block.isascii():

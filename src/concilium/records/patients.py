@@ -170,6 +170,11 @@ class Patients:
         return Records({"patient": Coded(np.ones(len(self), dtype=np.uint8), ("here",), stated=True)})
 
     @property
+    def bytes_held(self) -> int:
+        """The memory that the rows of all parts take; none where they are mapped from files."""
+        return sum(getattr(part, "bytes_held", 0) for part in self.parts.values())
+
+    @property
     def parts(self) -> Mapping[str, Records | PatientPart]:
         """The parts there are, joined, by name."""
         return MappingProxyType({name: part for name in PARTS if (part := getattr(self, name)) is not None})
@@ -376,11 +381,15 @@ def _number_owners(table: Records | None, by: str | None, hashes: Hashes) -> Own
     codes, first = make_room(len(table), np.int32, table.room), []
     count = 0
     for rows in split_hashes(hashes[0]):
-        own = hashes[:, rows]
-        _, places, owners = np.unique(own, axis=1, return_index=True, return_inverse=True)
-        codes[rows] = owners.reshape(-1) + count
-        first.append(rows[places])
-        count += len(places)
+        order = np.lexsort(
+            (hashes[1, rows], hashes[0, rows])
+        )  # stable: the first row of a patient stays first
+        own = hashes[:, rows[order]]
+        begins = np.ones(len(order), dtype=np.bool_)
+        begins[1:] = (own[:, 1:] != own[:, :-1]).any(axis=0)
+        codes[rows[order]] = np.cumsum(begins) - 1 + count
+        first.append(rows[order[begins]])
+        count += int(begins.sum())
     return Owners(codes, _FirstLabels(table[by], np.concatenate(first)))
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concilium.errors import RecordsError
-from concilium.records.batches import KEEPER, DeclaredColumn, code_batches
+from concilium.records.batches import KEEPER, DeclaredColumn, NotContinued, code_batches
 from concilium.records.coding import Place, ReadingKind, Schema, plan_reading, stated_kind
 from concilium.records.columns import EXACT, Column
 from concilium.records.database import find_table
@@ -131,6 +131,7 @@ class _Relation:
     table: str
     source: str
     missing: frozenset[str] = frozenset()
+    plain: _PlainParquet | None = None
 
     def ask(self, expression: str) -> Any:
         rows = self.connection.execute(f"SELECT {expression} FROM {self.table}").fetchall()
@@ -156,12 +157,29 @@ class _Relation:
         casts = {name: self._cast(name, types[name], kind) for name, kind in kinds.items()}
 
         def read(names: Sequence[str]) -> Iterator[pyarrow.RecordBatch]:
+            if self._is_plain(types, {name: casts[name][0] for name in names}):
+                assert self.plain is not None
+                return self.plain.read(names)
             cells = ", ".join(f"{casts[name][0]} AS {identifier(name)}" for name in names)
             query = self.connection.sql(f"SELECT {cells} FROM {self.table}")
             return iter(query.to_arrow_reader(BATCH_ROWS))
 
+        def read_later(names: Sequence[str], before: Mapping[str, Any]) -> Iterator[pyarrow.RecordBatch]:
+            if not self._is_plain(types, {name: casts[name][0] for name in names}):
+                raise NotContinued("it has columns that DuckDB turns into text")
+            assert self.plain is not None
+            return self.plain.read(names, before["groups"])
+
         declared = {name: column for name, (_, column) in casts.items()}
-        return code_batches(read, declared, lambda name: Place(self.source, name), empty)
+        return code_batches(read, declared, lambda name: Place(self.source, name), empty, read_later)
+
+    def _is_plain(self, types: dict[str, str], casts: dict[str, str]) -> bool:
+        """Whether Arrow can read these columns; dates only of the years that both write in the same way."""
+        if self.plain is None or not self.plain.has(types, casts):
+            return False
+        dates = [identifier(name) for name in casts if types[name] == "DATE"]
+        within = " AND ".join(f"{one} BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'" for one in dates)
+        return not dates or bool(self.ask(f"coalesce(bool_and({within}), true)"))
 
     def _cast(self, name: str, type_: str, reading: ReadingKind | None) -> tuple[str, DeclaredColumn]:
         """The SQL of a column's cells as moments, truth values, numbers or text, and what is declared of it."""
@@ -190,6 +208,70 @@ class _Relation:
         return text, replace(typed, missing=frozenset() if whole else self.missing, tidy=tidy)
 
 
+PLAIN = {
+    "BOOLEAN": "bool",
+    "TINYINT": "int8",
+    "SMALLINT": "int16",
+    "INTEGER": "int32",
+    "BIGINT": "int64",
+    "UTINYINT": "uint8",
+    "USMALLINT": "uint16",
+    "UINTEGER": "uint32",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "VARCHAR": "string",
+    "DATE": "date32[day]",
+}
+AS_TEXT = ("VARCHAR", "DATE")
+
+
+class _PlainParquet:
+    """A Parquet file whose cells Arrow reads as DuckDB does, and gives as it has them: texts with their dictionary,
+    which takes less time. What a column is, and whether the file is damaged, DuckDB decides all the same."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def has(self, types: dict[str, str], casts: dict[str, str]) -> bool:
+        """Whether these columns, with the types of all that DuckDB sees, can be read so."""
+        from pyarrow import parquet
+
+        schema = parquet.read_schema(self._path)
+        return schema.names == list(types) and all(
+            "." not in name
+            and PLAIN.get(types[name]) == str(schema.field(name).type)
+            and cell.removeprefix(identifier(name))
+            in (["::VARCHAR"] if types[name] in AS_TEXT else ["", "::DOUBLE"])
+            for name, cell in casts.items()
+        )
+
+    def read(self, names: Sequence[str], start: int = 0) -> Iterator[pyarrow.RecordBatch]:
+        """The cells of these columns, from this row group on."""
+        import pyarrow
+        from pyarrow import parquet
+
+        try:
+            texts = [
+                name for name in names if str(parquet.read_schema(self._path).field(name).type) == "string"
+            ]
+            with parquet.ParquetFile(self._path, read_dictionary=texts, buffer_size=1 << 20) as file:
+                groups = list(range(start, file.num_row_groups))
+                for batch in file.iter_batches(BATCH_ROWS, groups, columns=list(names)):
+                    yield pyarrow.record_batch(list(map(_write_dates, batch.columns)), list(names))
+        except (pyarrow.ArrowException, OSError):
+            raise RecordsError(f"{self._path} cannot be read as a Parquet file") from None
+
+
+def _write_dates(array: Any) -> Any:
+    """An array of dates as texts; others as they are."""
+    import pyarrow
+
+    if not pyarrow.types.is_date(array.type):
+        return array
+    encoded = array.dictionary_encode()
+    return pyarrow.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pyarrow.string()))
+
+
 def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:
     """All columns of a Parquet file."""
     with (
@@ -197,7 +279,8 @@ def read_parquet(path: Path, schema: Schema, missing: frozenset[str]) -> dict[st
         scratch_database(path) as (connection, file),
     ):
         table = f"read_parquet({literal(str(file))}, hive_partitioning = false)"
-        return _Relation(connection, table, str(path), missing).columns(schema)
+        plain = _PlainParquet(path) if KEEPER.get() is not None else None
+        return _Relation(connection, table, str(path), missing, plain).columns(schema)
 
 
 def read_duckdb(path: Path, table: str | None, schema: Schema, missing: frozenset[str]) -> dict[str, Column]:

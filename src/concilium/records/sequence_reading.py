@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import count_codes, make_room, read_block, split_owners, write_block
 from concilium.records.coding import ReadingKind
 from concilium.records.cohort_file import CODES, is_cohort_file
 from concilium.records.columns import Coded, Value, distinct_texts, label
@@ -37,7 +38,7 @@ from concilium.records.series_times import (
     read_moment,
     read_moments,
 )
-from concilium.records.sources import is_frame, read_columns
+from concilium.records.sources import is_frame, read_long
 
 if TYPE_CHECKING:
     from concilium.records.sequences import Clock, Sequences
@@ -51,44 +52,73 @@ def read_sequences(
     code: str | None,
     time: str | None,
     missing: Iterable[str] | None,
+    columns: str | os.PathLike[str] | None,
 ) -> Sequences:
     """The sequences of a table; `Sequences.read` says what the arguments mean."""
-    rows = _read(source, table, {"patient": patient, "code": code, "time": time}, missing)
+    rows = _read(source, table, {"patient": patient, "code": code, "time": time}, missing, columns)
+    folder = None if columns is None else Path(columns)
     patients = rows.columns[rows.roles.patient]
     (code_column,) = rows.roles.measured
     assert isinstance(patients, Coded)
-    if np.any(patients.codes == 0):
-        raise rows.refuse(f"column {rows.roles.patient!r} names no patient", patients.codes == 0)
+    counted = count_codes(patients.codes, len(patients.values) + 1)
+    if counted[0]:
+        nobody = rows.find(lambda block: read_block(patients.codes, block) == 0)
+        raise rows.refuse(f"column {rows.roles.patient!r} names no patient", nobody)
     try:
-        codes = distinct_texts(rows.columns[code_column])
+        codes = distinct_texts(rows.columns[code_column], folder)
     except RecordsError as fault:
         raise RecordsError(f"{rows.name}: in column {code_column!r} {fault}") from None
-    times, kind = read_moments(rows, rows.roles.time)
-    lacking_code, lacking_time = codes.codes == 0, np.isnan(times)
-    if np.any(lacking_code & ~lacking_time):
+    times = read_moments(rows, rows.roles.time)
+
+    def find_lacking(block: slice) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        return read_block(codes.codes, block) == 0, np.isnan(times.take(block))
+
+    if len(found := rows.find(lambda block: np.greater(*find_lacking(block)))):
         advice = (
             "; fill it in or leave the row out (a patient without codes has one row without code and time)"
         )
-        raise rows.refuse(f"there is no code in column {code_column!r}", lacking_code & ~lacking_time, advice)
-    if np.any(lacking_time & ~lacking_code):
-        raise rows.refuse(f"there is no time in column {rows.roles.time!r}", lacking_time & ~lacking_code)
-    present, row_of = np.unique(patients.codes, return_inverse=True)
-    events = np.flatnonzero(~lacking_code)
-    events = events[np.argsort(row_of[events], kind="stable")]
-    counts = np.bincount(row_of[events], minlength=len(present))
-    days = times[events] if kind in (NUMBER, None) else _count_days(times[events])
+        raise rows.refuse(f"there is no code in column {code_column!r}", found, advice)
+    if len(found := rows.find(lambda block: np.less(*find_lacking(block)))):
+        raise rows.refuse(f"there is no time in column {rows.roles.time!r}", found)
+    present = np.flatnonzero(counted)
+    row_of = np.full(len(counted), -1, dtype=np.int32)
+    row_of[present] = np.arange(len(present))
+
+    def find_owners(block: slice) -> NDArray[np.integer]:
+        return np.where(
+            read_block(codes.codes, block) == 0, np.int32(-1), row_of[read_block(patients.codes, block)]
+        )
+
+    events = len(rows) - int(count_codes(codes.codes, 1 + len(codes.values))[0])
+    days, kinds = make_room(events, np.float64, folder), make_room(events, np.int32, folder)
+    counts = np.zeros(len(present), dtype=np.int64)
+    done = 0
+    for group, places, owners in split_owners(len(rows), len(present), find_owners):
+        own = times.take(places)
+        own = own if times.kind in (NUMBER, None) else _count_days(own)
+        order = np.lexsort((own, owners))  # stable
+        here = slice(done, done + len(order))
+        write_block(days, here, own[order])
+        write_block(kinds, here, codes.codes[places[order]].astype(np.int32) - 1)
+        counts[group] = np.bincount(owners - group.start, minlength=group.stop - group.start)
+        done = here.stop
     return Sequences.from_arrays(
         np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
-        codes.codes[events].astype(np.int64) - 1,
+        kinds,
         days,
         [str(text) for text in codes.values],
         ids=[patients.values[code - 1] for code in present.tolist()],
-        clock=CLOCKS[NUMBER if kind is None else kind],
+        clock=CLOCKS[NUMBER if times.kind is None else times.kind],
+        room=folder,
     )
 
 
 def _read(
-    source: Any, table: str | None, named: Mapping[str, str | None], missing: Iterable[str] | None
+    source: Any,
+    table: str | None,
+    named: Mapping[str, str | None],
+    missing: Iterable[str] | None,
+    folder: str | os.PathLike[str] | None,
 ) -> Measurements:
     found: list[tuple[Roles, str]] = []
 
@@ -103,7 +133,7 @@ def _read(
         return {chosen["patient"]: "code", chosen["code"]: "text", chosen["time"]: "time"}
 
     table = CODES if table is None and is_cohort_file(source) else table
-    columns = read_columns(source, table, choose, missing)
+    columns = read_long(source, table, choose, missing, folder, sorted(named.items()))
     roles, name = found[-1]
     return Measurements(None if is_frame(source) else source, name, roles, columns)
 

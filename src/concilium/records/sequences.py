@@ -23,11 +23,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError
+from concilium.records.blocks import (
+    count_codes,
+    fill_room,
+    gather_spans,
+    is_large,
+    list_blocks,
+    list_groups,
+    look_up,
+    make_room,
+    read_block,
+    write_block,
+)
 from concilium.records.columns import Value, label
 from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.table import number_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pandas import DataFrame
 
 Clock: TypeAlias = Literal["days", "dates", "zoned dates"]
@@ -61,22 +75,25 @@ class Sequences:
         labels: Sequence[str],
         ids: Sequence[Value | None],
         clock: Clock,
+        room: Path | None = None,
     ) -> None:
         """Events in the order of patients; times within a patient and labels in any order, labels also twice."""
-        owners = np.repeat(np.arange(len(counts)), counts)
-        if np.any((times[1:] < times[:-1]) & (owners[1:] == owners[:-1])):
-            order = np.lexsort((times, owners))  # stable
+        offsets: NDArray[np.int64] = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        if not _are_ordered(times, offsets):
+            order = np.lexsort((times, np.repeat(np.arange(len(counts)), counts)))  # stable
             times, codes = times[order], codes[order]
-        held = np.zeros(len(labels), dtype=bool)
-        held[codes] = True
+        held = count_codes(codes, len(labels))
         texts = sorted({labels[code] for code in np.flatnonzero(held).tolist()})
         code_of = {text: code for code, text in enumerate(texts)}
         table = np.array([code_of.get(text, 0) for text in labels], dtype=np.int32)
-        self.offsets: NDArray[np.int64] = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+        # The folder for what is as long as all events and need not stay in memory; None where all of it does.
+        self.room = room
+        self.offsets: NDArray[np.int64] = offsets
         """Patient p has the events from `offsets[p]` to `offsets[p + 1]`."""
-        self.codes: NDArray[np.int32] = table[codes] if len(codes) else np.zeros(0, dtype=np.int32)
+        same = codes.dtype == np.int32 and np.array_equal(table, np.arange(len(table)))
+        self.codes: NDArray[np.int32] = codes.view(np.int32) if same else look_up(table, codes, room)
         """For each event the place of its code in `labels`."""
-        self.times: NDArray[np.float64] = np.asarray(times, dtype=np.float64) + 0.0  # -0.0 becomes 0.0
+        self.times: NDArray[np.float64] = _settle(times, room)
         """For each event its time in days."""
         self.labels: tuple[str, ...] = tuple(texts)
         """The codes that some event has, sorted."""
@@ -93,6 +110,7 @@ class Sequences:
         *,
         ids: Sequence[Value | None] | None = None,
         clock: Clock = "days",
+        room: Path | None = None,
     ) -> Sequences:
         """The sequences of events that lie one after the other, patient by patient."""
         counts = np.diff(offsets)
@@ -102,7 +120,7 @@ class Sequences:
             )
         sequences = object.__new__(cls)
         names = range(1, len(counts) + 1) if ids is None else ids
-        sequences._set(counts, times, codes, labels, names, clock)
+        sequences._set(counts, times, codes, labels, names, clock, room)
         return sequences
 
     @classmethod
@@ -115,16 +133,21 @@ class Sequences:
         code: str | None = None,
         time: str | None = None,
         missing: Iterable[str] | None = None,
+        columns: str | os.PathLike[str] | None = None,
     ) -> Sequences:
         """From a long table, a row for each code of a patient, from any source that `Records.read` takes.
 
         Columns that are not named are recognised by their usual names. A row without code and time says that there is
         such a patient; one of them alone is an error. `missing` lists the texts that stand for a missing cell. The
-        order of the rows matters only for codes of one patient at one time.
+        order of the rows matters only for codes of one patient at one time. `columns` is a folder, such as
+        `north.ledger.columns`, for large tables, as with `Series.read`.
         """
         from concilium.records.sequence_reading import read_sequences
+        from concilium.records.sources import saying_memory
 
-        return read_sequences(source, table, patient=patient, code=code, time=time, missing=missing)
+        named = {"patient": patient, "code": code, "time": time}
+        with saying_memory(source):
+            return read_sequences(source, table, **named, missing=missing, columns=columns)
 
     @classmethod
     def read_fhir(
@@ -186,16 +209,17 @@ class Sequences:
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Sequences:
         """The patients of a mask or of row numbers, in that order, with their events and nobody else's."""
         numbers = number_rows(rows, len(self))
-        counts = self.counts[numbers]
-        offsets = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-        events = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][numbers] - offsets[:-1], counts)
+        if len(numbers) == len(self) and np.array_equal(numbers, np.arange(len(self))):
+            return self
+        firsts, counts = self.offsets[:-1][numbers], self.counts[numbers]
         return Sequences.from_arrays(
-            offsets,
-            self.codes[events],
-            self.times[events],
+            np.concatenate(([0], np.cumsum(counts, dtype=np.int64))),
+            gather_spans(self.codes, firsts, counts, self.room),
+            gather_spans(self.times, firsts, counts, self.room),
             self.labels,
             ids=[self.ids[row] for row in numbers.tolist()],
             clock=self.clock,
+            room=self.room,
         )
 
     def with_patients(self, ids: Iterable[Value | None]) -> Sequences:
@@ -205,14 +229,22 @@ class Sequences:
         more = [one for one in dict.fromkeys(ids) if label(one) not in known]
         offsets = np.concatenate([self.offsets, np.full(len(more), self.offsets[-1])])
         return Sequences.from_arrays(
-            offsets, self.codes, self.times, self.labels, ids=[*self.ids, *more], clock=self.clock
+            offsets,
+            self.codes,
+            self.times,
+            self.labels,
+            ids=[*self.ids, *more],
+            clock=self.clock,
+            room=self.room,
         )
 
     def with_codes(self, codes: NDArray[np.integer], labels: Sequence[str]) -> Sequences:
         """The same patients and times with other codes: for each event a place in `labels`."""
         if len(codes) != len(self.codes):
             raise RecordsError(f"there are {len(self.codes)} events and {len(codes)} codes")
-        return Sequences.from_arrays(self.offsets, codes, self.times, labels, ids=self.ids, clock=self.clock)
+        return Sequences.from_arrays(
+            self.offsets, codes, self.times, labels, ids=self.ids, clock=self.clock, room=self.room
+        )
 
     def rename(self, names: Sequence[str] | Mapping[str, str]) -> Sequences:
         """The same events with other names of codes: one for each of `labels`, in order or by label.
@@ -249,15 +281,54 @@ class Sequences:
             encoded = text.encode("utf-8", "surrogatepass")
             content.update(len(encoded).to_bytes(8, "little") + encoded)
         content.update(self.counts.astype("<i8").tobytes())
-        order = np.lexsort((self.codes, self.times, self.owners))
+        order = make_room(len(self.codes), np.int64, self.room)
+        for events, owners, times, codes in self._each_group():
+            write_block(order, events, np.lexsort((codes, times, owners)) + events.start)
         for first in range(0, len(order), CHUNK):
-            chosen = order[first : first + CHUNK]
+            chosen = read_block(order, slice(first, first + CHUNK))
             content.update(self.times[chosen].astype("<f8").tobytes())
             content.update(self.codes[chosen].astype("<i4").tobytes())
         return content.hexdigest()
 
+    def _each_group(
+        self,
+    ) -> Iterator[tuple[slice, NDArray[np.int64], NDArray[np.float64], NDArray[np.int32]]]:
+        """Some patients at a time: which events are theirs, whose each is, when and what."""
+        for group in list_groups(self.counts):
+            events = slice(int(self.offsets[group.start]), int(self.offsets[group.stop]))
+            owners = np.repeat(np.arange(group.start, group.stop), self.counts[group])
+            yield events, owners, read_block(self.times, events), read_block(self.codes, events)
+
     @cached_property
     def hashes(self) -> Hashes:
         """Of the codes of each patient and their times; those of one moment in any order."""
-        kinds = hash_texts(self.labels)[self.codes]
-        return hash_contents(self.times.view(np.uint64), kinds, self.owners, len(self))
+        kinds, hashes = hash_texts(self.labels), np.zeros((2, len(self)), dtype=np.uint64)
+        for _, owners, times, codes in self._each_group():
+            hashes += hash_contents(times.view(np.uint64), kinds[codes], owners, len(self))
+        return hashes
+
+    @property
+    def bytes_held(self) -> int:
+        """The memory that its events take; none where they are mapped from files."""
+        held: tuple[NDArray[Any], ...] = (self.codes, self.times)
+        return sum(one.nbytes for one in held if not isinstance(one, np.memmap))
+
+
+def _are_ordered(times: NDArray[np.float64], offsets: NDArray[np.int64]) -> bool:
+    """Whether times rise within each patient."""
+    for block in list_blocks(len(times)):
+        own = times[max(block.start - 1, 0) : block.stop]
+        falls = np.flatnonzero(own[1:] < own[:-1]) + max(block.start - 1, 0) + 1
+        begins = offsets[np.minimum(np.searchsorted(offsets, falls), len(offsets) - 1)]
+        if np.any(begins != falls):
+            return False
+    return True
+
+
+def _settle(times: NDArray[np.floating], room: Path | None) -> NDArray[np.float64]:
+    """The times as they are kept: -0.0 becomes 0.0."""
+    if not is_large(len(times)):
+        return np.asarray(times, dtype=np.float64) + 0.0
+    return fill_room(
+        len(times), np.float64, room, lambda block: read_block(times, block).astype(np.float64) + 0.0
+    )

@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import gather_spans, list_blocks, list_groups, read_block
 from concilium.records.columns import Value, label
 from concilium.records.row_hashes import Hashes, hash_contents, hash_texts
 from concilium.records.series_times import count_steps, read_step
 from concilium.records.table import number_rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pandas import DataFrame
 
     from concilium.records.clinical_ranges import ClinicalRange
@@ -108,7 +111,10 @@ class Series:
         notes: Iterable[str],
         stated: bool,
         static: Iterable[str] = (),
+        room: Path | None = None,
     ) -> None:
+        # The folder for what is as long as a large series and need not stay in memory; None where all of it does.
+        self.room = room
         self.stays: Mapping[str, Grid] = dict(stays)
         self.lengths = lengths
         self.step = step
@@ -132,12 +138,13 @@ class Series:
         notes: Iterable[str] = (),
         stated: bool = True,
         static: Iterable[str] = (),
+        room: Path | None = None,
     ) -> Series:
         """The series of stays that lie one after the other: a vector of `sum(lengths)` values for each variable."""
         series = object.__new__(cls)
         longest = int(lengths.max(initial=1)) if points is None else points
         series._set(
-            stays, lengths, step, ids, longest, notes, stated, (one for one in static if one in stays)
+            stays, lengths, step, ids, longest, notes, stated, (one for one in static if one in stays), room
         )
         return series
 
@@ -163,6 +170,7 @@ class Series:
         outside: Outside = "refuse",
         longest: int = 10_000,
         gigabytes: float = 4.0,
+        columns: str | os.PathLike[str] | None = None,
     ) -> Series:
         """Measurements from any source that `Records.read` takes, long or wide.
 
@@ -183,11 +191,14 @@ class Series:
         what `Records.read` takes for missing in a text file; any other text is an error. `patients` are those to read,
         in this order (one without a row has one empty step). A row without a time, before time 0 or beyond `longest`
         steps is an error, or left out with `outside="leave out"`. More than so many `gigabytes` are not allocated.
+        `columns` is a folder, such as `north.ledger.columns`: a large table is read into it once, as with
+        `Records.read`, and so is a large series while it is in use.
         """
         from concilium.records.series_columns import ColumnChoice
         from concilium.records.series_description import warn_of_oddities, warn_of_static
         from concilium.records.series_reading import read_series
         from concilium.records.series_times import FIRST
+        from concilium.records.sources import saying_memory
 
         choice = ColumnChoice(
             patient=patient,
@@ -199,20 +210,22 @@ class Series:
             leave_out=(leave_out,) if isinstance(leave_out, str) else tuple(leave_out),
             origin=origin if isinstance(origin, str) and origin != FIRST else None,
         )
-        series = read_series(
-            source,
-            table=table,
-            choice=choice,
-            step=step,
-            time_unit=time_unit,
-            origin=origin,
-            within=within,
-            missing=missing,
-            patients=patients,
-            outside=outside,
-            longest=longest,
-            gigabytes=gigabytes,
-        )
+        with saying_memory(source):
+            series = read_series(
+                source,
+                table=table,
+                choice=choice,
+                step=step,
+                time_unit=time_unit,
+                origin=origin,
+                within=within,
+                missing=missing,
+                patients=patients,
+                outside=outside,
+                longest=longest,
+                gigabytes=gigabytes,
+                columns=columns,
+            )
         warn_of_oddities(series)
         warn_of_static(series)
         return series
@@ -228,6 +241,7 @@ class Series:
             notes=self.notes,
             stated=self.stated,
             static=self.static,
+            room=self.room,
         )
 
     def state(self, names: Iterable[str]) -> Series:
@@ -312,18 +326,32 @@ class Series:
     def take(self, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Series:
         """The patients of a mask or of row numbers, in that order."""
         numbers = number_rows(rows, len(self))
-        lengths = self.lengths[numbers]
-        cells = _number_cells(self.starts[:-1][numbers], lengths)
-        stays = {name: values[cells] for name, values in self.stays.items()}
-        ids = [self.ids[row] for row in numbers.tolist()]
+        if len(numbers) == len(self) and np.array_equal(numbers, np.arange(len(self))):
+            return self
+        return self._cut(self.starts[:-1][numbers], self.lengths[numbers], numbers, self.points)
+
+    def _cut(
+        self,
+        firsts: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+        owners: NDArray[np.integer],
+        points: int,
+        notes: Iterable[str] = (),
+    ) -> Series:
+        """Parts of stays that begin in these cells, of the patients in these rows."""
+        stays = {
+            name: gather_spans(values, firsts, lengths, self.room) for name, values in self.stays.items()
+        }
         return Series.from_stays(
             stays,
             lengths,
             step=self.step,
-            ids=ids,
-            points=self.points,
+            ids=[self.ids[row] for row in owners.tolist()],
+            points=points,
+            notes=notes,
             stated=self.stated,
             static=self.static,
+            room=self.room,
         )
 
     def choose(self, names: Iterable[str]) -> Series:
@@ -429,19 +457,8 @@ class Series:
         if steps < 1:
             raise RecordsError(f"a window is at least one step of {self.step} long; got {length!r}")
         lengths = np.minimum(stops, steps).astype(np.int32)
-        cells = _number_cells(self.starts[:-1][owners] + stops - lengths, lengths)
-        stays = {name: values[cells] for name, values in self.stays.items()}
-        ids = self.ids if rows is None else [self.ids[row] for row in owners.tolist()]
-        return Series.from_stays(
-            stays,
-            lengths,
-            step=self.step,
-            ids=ids,
-            points=steps,
-            notes=self.notes,
-            stated=self.stated,
-            static=self.static,
-        )
+        firsts = self.starts[:-1][owners] + stops - lengths
+        return self._cut(firsts, lengths, owners, steps, self.notes)
 
     def describe(self) -> SeriesDescription:
         """What was measured and what looks odd, for the hospital's own eyes: a table when printed."""
@@ -459,26 +476,36 @@ class Series:
         content.update(self.lengths.astype("<i8").tobytes())
         for name in sorted(self.stays):
             content.update(f"{len(name)} {name}\n".encode("utf-8", "surrogatepass"))
-            values = self.stays[name] + np.float32(0.0)  # -0.0 becomes 0.0
-            values[np.isnan(values)] = np.nan  # one bit pattern for missing
-            content.update(values.astype("<f4", copy=False).data)
+            for block in list_blocks(len(self.stays[name])):
+                values = read_block(self.stays[name], block) + np.float32(0.0)  # -0.0 becomes 0.0
+                values[np.isnan(values)] = np.nan  # one bit pattern for missing
+                content.update(values.astype("<f4", copy=False).data)
         return content.hexdigest()
 
     @cached_property
     def hashes(self) -> Hashes:
         """Of what was measured of each patient, and when."""
-        owners = np.repeat(np.arange(len(self)), self.lengths)
-        steps = (np.arange(self.starts[-1]) - self.starts[:-1][owners]).astype(np.uint64) << np.uint64(32)
         hashes = hash_contents(
             self.lengths.astype(np.uint64), hash_texts(["lengths"]), np.arange(len(self)), len(self)
         )
-        for name, values in self.stays.items():
-            known = ~np.isnan(values)
-            bits = (values[known] + np.float32(0.0)).view(np.uint32).astype(np.uint64)
-            hashes += hash_contents(
-                steps[known] | bits, hash_texts([f"variable {name}"]), owners[known], len(self)
-            )
+        for group in list_groups(self.lengths):
+            first, last = int(self.starts[group.start]), int(self.starts[group.stop])
+            lengths = self.lengths[group]
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            steps = np.arange(first, last) - self.starts[group][owners]
+            for name, stays in self.stays.items():
+                values = read_block(stays, slice(first, last))
+                known = ~np.isnan(values)
+                bits = (values[known] + np.float32(0.0)).view(np.uint32).astype(np.uint64)
+                cells = (steps[known].astype(np.uint64) << np.uint64(32)) | bits
+                kind = hash_texts([f"variable {name}"])
+                hashes[:, group] += hash_contents(cells, kind, owners[known], len(lengths))
         return hashes
+
+    @property
+    def bytes_held(self) -> int:
+        """The memory that its values take; none where they are mapped from files."""
+        return sum(values.nbytes for values in self.stays.values() if not isinstance(values, np.memmap))
 
 
 class _Grids(Mapping[str, Grid]):
@@ -500,15 +527,6 @@ class _Grids(Mapping[str, Grid]):
 
     def __len__(self) -> int:
         return len(self._series.stays)
-
-
-def _number_cells(firsts: NDArray[np.int64], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The numbers of the cells of stays that begin at these and have these lengths, one stay after the other."""
-    ends = np.cumsum(lengths, dtype=np.int64)
-    cells: NDArray[np.int64] = np.arange(ends[-1] if len(ends) else 0) + np.repeat(
-        firsts - (ends - lengths), lengths
-    )
-    return cells
 
 
 def _scale(name: str, values: Grid, public: ClinicalRange | tuple[float, float]) -> Grid:

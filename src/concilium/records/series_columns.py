@@ -6,7 +6,7 @@ Columns that are named by the caller are taken; the others are recognised by the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import list_blocks
 from concilium.records.columns import Column
 from concilium.records.sources import name_row
 
@@ -63,11 +64,16 @@ class Measurements:
     roles: Roles
     columns: Mapping[str, Column]
 
-    def refuse(
-        self, problem: str, rows: NDArray[np.bool_] | NDArray[np.integer], advice: str = ""
-    ) -> RecordsError:
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def find(self, test: Callable[[slice], NDArray[np.bool_]]) -> NDArray[np.integer]:
+        """The rows for which a test of each block is true."""
+        blocks = list_blocks(len(self))
+        return np.concatenate([np.flatnonzero(test(block)) + block.start for block in blocks])
+
+    def refuse(self, problem: str, places: NDArray[np.integer], advice: str = "") -> RecordsError:
         """An error that says how many rows have a problem, and where the first is."""
-        places = np.flatnonzero(rows) if rows.dtype == bool else rows
         first = name_row(self.source, int(places.min()))
         where = f"in {first}" if len(places) == 1 else f"in {len(places)} rows, first in {first}"
         return RecordsError(f"{self.name}: {problem} {where}{advice}")

@@ -7,48 +7,59 @@ the stay has. The order of the rows never matters. What cannot be read is refuse
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import (
+    count_codes,
+    is_large,
+    list_blocks,
+    make_room,
+    read_block,
+    read_rows,
+    split_owners,
+    write_block,
+)
 from concilium.records.coding import ReadingKind
 from concilium.records.cohort_file import MEASUREMENTS, CohortFile, is_cohort_file
-from concilium.records.columns import Coded, Column, Numbers, Value, label
+from concilium.records.columns import Coded, Numbers, Value, label
 from concilium.records.grammar import BLANKS, TRUTH, read_number
 from concilium.records.series import Series
 from concilium.records.series_columns import ColumnChoice, Measurements, Roles
 from concilium.records.series_description import OddValues
-from concilium.records.series_times import find_cells, find_origins, read_duration, read_times
-from concilium.records.sources import is_frame, read_columns
+from concilium.records.series_times import TimeColumn, find_cells, find_origins, read_duration, read_times
+from concilium.records.sources import is_frame, read_long
 
 Within: TypeAlias = Literal["last", "first", "mean", "min", "max"]
 
 
 class _Placing:
-    """Measurements into the cells of a grid; `cells` and `times` are those of all rows of the table."""
+    """Measurements into the cells of a grid."""
 
-    def __init__(
-        self, size: int, within: Within, cells: NDArray[np.int64], times: NDArray[np.float64]
-    ) -> None:
-        self._size, self._within, self._cells, self._times = size, within, cells, times
-        self._shared = self._at_once = 0
+    def __init__(self, within: Within) -> None:
+        self._within, self._shared, self._at_once = within, 0, 0
 
-    def place(self, rows: NDArray[np.intp], numbers: NDArray[np.float64]) -> NDArray[np.float32]:
-        """One variable: the value of each cell, NaN where there is none."""
+    def place(
+        self, size: int, cells: NDArray[np.int64], times: NDArray[np.float64], numbers: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """One variable of some patients: the value of each of their cells, NaN where there is none."""
         present = ~np.isnan(numbers)
-        values, cells = numbers[present], self._cells[rows[present]]
-        grid = np.full(self._size, np.nan, dtype=np.float32)
+        values, cells = numbers[present], cells[present]
+        grid = np.full(size, np.nan, dtype=np.float32)
         grid[cells] = values
-        alone = np.zeros(self._size, dtype=bool)
+        alone = np.zeros(size, dtype=bool)
         alone[cells] = True
         if int(alone.sum()) < len(cells):
-            times = self._times[rows[present]]
-            self._unite(grid, cells, times, values)
+            self._unite(grid, cells, times[present], values)
         return grid
 
     def _unite(
@@ -92,6 +103,7 @@ class _Placing:
 Outside: TypeAlias = Literal["refuse", "leave out"]
 Markers: TypeAlias = Iterable[Value] | Mapping[str, Iterable[Value]]
 
+NAMELESS = "(none)"  # the variable of rows that name none
 SHOWN = 3  # texts or patients that an error names
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -110,6 +122,7 @@ def read_series(
     outside: Outside,
     longest: int,
     gigabytes: float,
+    columns: str | os.PathLike[str] | None,
 ) -> Series:
     """The series of a table; `Series.read` says what the arguments mean."""
     _check_word("within", within, get_args(Within))
@@ -118,39 +131,155 @@ def read_series(
     if is_cohort_file(source):
         named = tuple(one.name for one in CohortFile.read(source).series)
         table, choice = table or MEASUREMENTS, replace(choice, variables=choice.variables or named)
-    measurements = _read(source, table, choice)
-    ids, patient_of = _number_patients(measurements, patients)
-    rows = np.flatnonzero(patient_of >= 0)
-    times = read_times(measurements, time_unit)
-    origins = find_origins(measurements, patient_of, len(ids), times, origin)
-    since = times.numbers - origins[patient_of]
-    cells = find_cells(since, times.unit, step)
-    rows, notes = _keep_inside(measurements, rows, cells, outside, longest)
+    measurements = _read(source, table, choice, columns)
+    folder = None if columns is None else Path(columns)
+    ids, number_of = _number_patients(measurements, patients)
+    codes = measurements.columns[measurements.roles.patient]
+    assert isinstance(codes, Coded)
+
+    def find_owners(rows: slice | NDArray[np.integer]) -> NDArray[np.integer]:
+        owners: NDArray[np.integer] = number_of[read_rows(codes.codes, rows)]
+        return owners
+
+    times, unit = read_times(measurements, time_unit)
+    origins = find_origins(measurements, find_owners, ids, times, origin)
+    timeline = _Timeline(times, unit, step, origins, _check_longest(longest))
+    notes = _check_inside(measurements, timeline, find_owners, outside)
     lengths = np.ones(len(ids), dtype=np.int32)
-    np.maximum.at(lengths, patient_of[rows], cells[rows].astype(np.int32) + 1)
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    size = int(lengths.sum(dtype=np.int64))
+    for block in list_blocks(len(measurements)):
+        owners = find_owners(block)
+        _, cells = timeline.find(block, owners)
+        np.maximum.at(lengths, owners[cells >= 0], cells[cells >= 0].astype(np.int32) + 1)
+    ends = np.cumsum(lengths, dtype=np.int64)
+    size = int(ends[-1])
     names = _name_variables(measurements, choice)
-    _check_memory(measurements.name, len(ids), size, len(names), gigabytes)
+    if folder is None or not is_large(size):
+        _check_memory(measurements.name, len(ids), size, len(names), gigabytes)
     markers = _read_markers(missing, names, measurements.name)
-    flat = np.full(len(cells), -1, dtype=np.int64)
-    flat[rows] = starts[patient_of[rows]] + cells[rows].astype(np.int64)
-    placing = _Placing(size, within, flat, since)
-    texts = _find_texts(measurements, choice, rows, markers)
-    stays = {
-        name: placing.place(places, numbers)
-        for name, places, numbers in _each_variable(measurements, names, rows, markers, texts)
-    }
+    texts = _find_texts(measurements, choice, timeline, find_owners, markers)
+    placing, faults = _Placing(within), _Faults(measurements)
+    stays: dict[str, NDArray[np.float32]] = {name: make_room(size, np.float32, folder) for name in names}
+    for group, rows, owners in split_owners(len(measurements), len(ids), find_owners):
+        since, steps = timeline.find(rows, owners)
+        inside = steps >= 0
+        rows, owners, since, steps = rows[inside], owners[inside], since[inside], steps[inside]
+        first, last = int(ends[group.start] - lengths[group.start]), int(ends[group.stop - 1])
+        cells = ends[owners] - lengths[owners] - first + steps.astype(np.int64)
+        for name, places, numbers in _each_variable(measurements, names, rows, markers, texts, faults):
+            placed = placing.place(last - first, cells[places], since[places], numbers)
+            write_block(stays[name], slice(first, last), placed)
+    faults.check(names)
     notes += placing.notes
     if texts:
         notes.append(f"text and no numbers, so that it counts as missing: {', '.join(map(repr, texts))}")
     stated = measurements.roles.variable is None or choice.variables is not None
     return Series.from_stays(
-        stays, lengths, step=step, ids=ids, notes=notes, stated=stated, static=choice.static
+        stays, lengths, step=step, ids=ids, notes=notes, stated=stated, static=choice.static, room=folder
     )
 
 
-def _read(source: Any, table: str | None, choice: ColumnChoice) -> Measurements:
+@dataclass(frozen=True)
+class _Timeline:
+    """Where rows are on the grid."""
+
+    times: TimeColumn
+    unit: Fraction
+    step: str
+    origins: NDArray[np.float64]
+    longest: int
+
+    def place(
+        self, rows: slice | NDArray[np.integer], owners: NDArray[np.integer]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The times of rows since their patients' own began, and the step that each falls in, also off the grid."""
+        since = self.times.take(rows) - self.origins[owners]
+        return since, find_cells(since, self.unit, self.step)
+
+    def find(
+        self, rows: slice | NDArray[np.integer], owners: NDArray[np.integer]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The same, with -1 for rows that have no place on the grid, or are of nobody who is asked for."""
+        since, cells = self.place(rows, owners)
+        with np.errstate(invalid="ignore"):
+            return since, np.where((owners >= 0) & (cells >= 0) & (cells < self.longest), cells, -1.0)
+
+
+def _check_longest(longest: int) -> int:
+    if isinstance(longest, bool) or not isinstance(longest, int) or not 1 <= longest < 2**31:
+        raise RecordsError(f"longest must be a whole number of steps, at least 1; got {longest!r}")
+    return longest
+
+
+def _check_inside(
+    measurements: Measurements,
+    timeline: _Timeline,
+    find_owners: Callable[[slice], NDArray[np.integer]],
+    outside: Outside,
+) -> list[str]:
+    """A sentence for each kind of row that has no place on the grid and is left out."""
+    longest = timeline.longest
+    kinds: dict[str, Callable[[NDArray[np.float64]], NDArray[np.bool_]]] = {
+        f"no time in column {measurements.roles.time!r}": np.isnan,
+        "a time before the patient's time begins": lambda cells: cells < 0,
+        f"a time beyond the {longest} steps that longest={longest} allows": lambda cells: cells >= longest,
+    }
+    asked, counts = 0, dict.fromkeys(kinds, 0)
+    for block in list_blocks(len(measurements)):
+        owners = find_owners(block)
+        cells = timeline.place(block, owners)[1][owners >= 0]
+        asked += len(cells)
+        for kind, is_faulty in kinds.items():
+            counts[kind] += int(is_faulty(cells).sum())
+    for kind, is_faulty in kinds.items():
+        if counts[kind] and outside == "refuse":
+
+            def find(
+                block: slice,
+                is_faulty: Callable[[NDArray[np.float64]], NDArray[np.bool_]] = is_faulty,
+            ) -> NDArray[np.bool_]:
+                owners = find_owners(block)
+                return (owners >= 0) & is_faulty(timeline.place(block, owners)[1])
+
+            advice = '; correct it, or read the other rows with outside="leave out"'
+            raise measurements.refuse(f"there is {kind}", measurements.find(find), advice)
+    return [f"left out: {count} of {asked} rows, with {kind}" for kind, count in counts.items() if count]
+
+
+class _Faults:
+    """What cannot be read, of all patients: an error names the first row and says how many there are."""
+
+    def __init__(self, measurements: Measurements) -> None:
+        self._measurements = measurements
+        self._wrong: dict[str, tuple[str, list[NDArray[np.integer]]]] = {}
+        self._nameless: list[NDArray[np.integer]] = []
+        self._valued = False
+
+    def add(self, column: str, variable: str, rows: NDArray[np.integer]) -> None:
+        """Rows of a variable that hold no finite number."""
+        if len(rows):
+            self._wrong.setdefault(variable, (column, []))[1].append(rows)
+
+    def add_nameless(self, rows: NDArray[np.integer], *, valued: bool) -> None:
+        """Rows that name no variable, and whether one of them has a value."""
+        self._nameless.append(rows)
+        self._valued |= valued
+
+    def check(self, names: Sequence[str]) -> None:
+        """RecordsError for the first."""
+        for variable in (NAMELESS, *names):
+            if variable in self._wrong:
+                column, rows = self._wrong[variable]
+                raise _refuse_values(self._measurements, column, variable, np.sort(np.concatenate(rows)))
+            if variable == NAMELESS and self._valued:
+                name, rows = self._measurements.roles.variable, self._nameless
+                raise self._measurements.refuse(
+                    f"column {name!r} names no variable for a value", np.concatenate(rows)
+                )
+
+
+def _read(
+    source: Any, table: str | None, choice: ColumnChoice, columns: str | os.PathLike[str] | None
+) -> Measurements:
     choices: list[tuple[Roles, str]] = []
 
     def choose(names: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
@@ -164,21 +293,23 @@ def _read(source: Any, table: str | None, choice: ColumnChoice) -> Measurements:
             kinds[roles.origin] = "time"
         return kinds
 
-    columns = read_columns(source, table, choose, None)
-    return Measurements(source if not is_frame(source) else None, choices[-1][1], choices[-1][0], columns)
+    found = read_long(source, table, choose, None, columns, choice)
+    return Measurements(source if not is_frame(source) else None, choices[-1][1], choices[-1][0], found)
 
 
 def _number_patients(
     measurements: Measurements, patients: Sequence[Value] | None
-) -> tuple[list[Value], NDArray[np.int64]]:
-    """The patients, and for each row the number of its patient (-1: one who is not asked for)."""
+) -> tuple[list[Value], NDArray[np.integer]]:
+    """The patients, and for each code of the column the number of its patient (-1: one who is not asked for)."""
     column = measurements.columns[measurements.roles.patient]
     assert isinstance(column, Coded)
-    if np.any(column.codes == 0):
+    counts = count_codes(column.codes, len(column.values) + 1)
+    if counts[0]:
         raise measurements.refuse(
-            f"column {measurements.roles.patient!r} names no patient", column.codes == 0
+            f"column {measurements.roles.patient!r} names no patient",
+            measurements.find(lambda block: read_block(column.codes, block) == 0),
         )
-    used = np.unique(column.codes)
+    used = np.flatnonzero(counts)
     present = [column.values[code - 1] for code in used.tolist()]
     ids = present if patients is None else list(patients)
     if not ids:
@@ -186,36 +317,9 @@ def _number_patients(
     row_of = {label(patient): row for row, patient in enumerate(ids)}
     if len(row_of) < len(ids):
         raise RecordsError("patients names somebody more than once")
-    number = np.full(len(column.values) + 1, -1, dtype=np.int64)
+    number = np.full(len(column.values) + 1, -1, dtype=np.int32)
     number[used] = [row_of.get(label(patient), -1) for patient in present]
-    return ids, number[column.codes]
-
-
-def _keep_inside(
-    measurements: Measurements,
-    rows: NDArray[np.intp],
-    cells: NDArray[np.float64],
-    outside: Outside,
-    longest: int,
-) -> tuple[NDArray[np.intp], list[str]]:
-    """The rows that have a place on the grid, and a sentence for each kind of row that was left out."""
-    if isinstance(longest, bool) or not isinstance(longest, int) or not 1 <= longest < 2**31:
-        raise RecordsError(f"longest must be a whole number of steps, at least 1; got {longest!r}")
-    here = cells[rows]
-    kinds = {
-        f"no time in column {measurements.roles.time!r}": np.isnan(here),
-        "a time before the patient's time begins": here < 0,
-        f"a time beyond the {longest} steps that longest={longest} allows": here >= longest,
-    }
-    notes = []
-    for kind, faulty in kinds.items():
-        if faulty.any() and outside == "refuse":
-            advice = '; correct it, or read the other rows with outside="leave out"'
-            raise measurements.refuse(f"there is {kind}", rows[faulty], advice)
-        if faulty.any():
-            notes.append(f"left out: {int(faulty.sum())} of {len(rows)} rows, with {kind}")
-    with np.errstate(invalid="ignore"):
-        return rows[(here >= 0) & (here < longest)], notes
+    return ids, number
 
 
 def _name_variables(measurements: Measurements, choice: ColumnChoice) -> list[str]:
@@ -226,7 +330,8 @@ def _name_variables(measurements: Measurements, choice: ColumnChoice) -> list[st
         return list(roles.measured)
     column = measurements.columns[roles.variable]
     assert isinstance(column, Coded)
-    present = [label(column.values[code - 1]) for code in np.unique(column.codes).tolist() if code]
+    counts = count_codes(column.codes, len(column.values) + 1)
+    present = [label(column.values[code - 1]) for code in np.flatnonzero(counts).tolist() if code]
     for name in choice.stated or choice.static:
         if name not in present:  # for the hospital's own eyes: it may be a slip
             hint = nearest(name, present)
@@ -284,7 +389,8 @@ def _collect(markers: Iterable[Value]) -> _Markers:
 def _find_texts(
     measurements: Measurements,
     choice: ColumnChoice,
-    rows: NDArray[np.intp],
+    timeline: _Timeline,
+    find_owners: Callable[[slice], NDArray[np.integer]],
     markers: Callable[[str], _Markers],
 ) -> list[str]:
     """The columns of a wide table that hold text throughout, of those that nobody named."""
@@ -294,7 +400,11 @@ def _find_texts(
     for name in measurements.roles.measured:
         column = measurements.columns[name]
         if isinstance(column, Coded) and name not in choice.static:
-            used = [code for code in np.unique(column.codes[rows]).tolist() if code]
+            counts = np.zeros(len(column.values) + 1, dtype=np.int64)
+            for block in list_blocks(len(measurements)):
+                own = read_block(column.codes, block)[timeline.find(block, find_owners(block))[1] >= 0]
+                counts += np.bincount(own, minlength=len(counts))
+            used = [code for code in np.flatnonzero(counts).tolist() if code]
             read = [_read_measurement(column.values[code - 1], markers(name)) for code in used]
             if read and all(number is None for number in read):
                 texts.append(name)
@@ -304,18 +414,17 @@ def _find_texts(
 def _each_variable(
     measurements: Measurements,
     names: Sequence[str],
-    rows: NDArray[np.intp],
+    rows: NDArray[np.integer],
     markers: Callable[[str], _Markers],
     texts: Sequence[str],
-) -> Iterable[tuple[str, NDArray[np.intp], NDArray[np.float64]]]:
-    """For each variable the rows that may hold a value of it, and the numbers there."""
-    roles = measurements.roles
+    faults: _Faults,
+) -> Iterable[tuple[str, NDArray[np.integer], NDArray[np.float64]]]:
+    """For each variable the places, among these rows, that may hold a value of it, and the numbers there."""
+    roles, every = measurements.roles, np.arange(len(rows))
     if roles.variable is None or roles.value is None:
         for name in names:
-            if name in texts:
-                yield name, rows[:0], np.zeros(0)
-            else:
-                yield name, rows, _read_numbers(measurements, name, name, rows, markers(name))
+            places = every[:0] if name in texts else every
+            yield name, places, _read_numbers(measurements, name, name, rows[places], markers(name), faults)
         return
     column = measurements.columns[roles.variable]
     assert isinstance(column, Coded)
@@ -323,25 +432,32 @@ def _each_variable(
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(column.values) + 1))
     nameless = rows[order[: ends[0]]]
-    if (
-        nameless.size
-        and not np.isnan(_read_numbers(measurements, roles.value, "(none)", nameless, _collect(()))).all()
-    ):
-        raise measurements.refuse(f"column {roles.variable!r} names no variable for a value", nameless)
+    if nameless.size:
+        numbers = _read_numbers(measurements, roles.value, NAMELESS, nameless, _collect(()), faults)
+        faults.add_nameless(nameless, valued=not np.isnan(numbers).all())
     code_of = {label(value): code for code, value in enumerate(column.values, start=1)}
     for name in names:
         code = code_of.get(name)
-        places = rows[:0] if code is None else rows[order[ends[code - 1] : ends[code]]]
-        yield name, places, _read_numbers(measurements, roles.value, name, places, markers(name))
+        places = order[:0] if code is None else order[ends[code - 1] : ends[code]]
+        yield (
+            name,
+            places,
+            _read_numbers(measurements, roles.value, name, rows[places], markers(name), faults),
+        )
 
 
 def _read_numbers(
-    measurements: Measurements, column_name: str, variable: str, rows: NDArray[np.intp], markers: _Markers
+    measurements: Measurements,
+    column_name: str,
+    variable: str,
+    rows: NDArray[np.integer],
+    markers: _Markers,
+    faults: _Faults,
 ) -> NDArray[np.float64]:
-    """The numbers in these rows of a column, NaN where missing; a text that is no number is refused."""
+    """The numbers in these rows of a column, NaN where missing; a text that is no number is a fault."""
     column = measurements.columns[column_name]
     if isinstance(column, Numbers):
-        numbers = column.numbers[rows]
+        numbers: NDArray[np.float64] = column.numbers[rows]
         for marker in markers.numbers:
             numbers[numbers == marker] = np.nan
         wrong = np.abs(numbers) > LARGEST
@@ -356,8 +472,8 @@ def _read_numbers(
         faulty = np.zeros(len(column.values) + 1, dtype=bool)
         faulty[used] = [number is None or abs(number) > LARGEST for number in read]
         numbers, wrong = table[codes], faulty[codes]
-    if wrong.any():
-        raise _refuse_values(measurements, column, column_name, variable, rows[wrong])
+    faults.add(column_name, variable, rows[wrong])
+    numbers[wrong] = np.nan
     return numbers
 
 
@@ -372,8 +488,9 @@ def _read_measurement(value: Value, markers: _Markers) -> float | None:
 
 
 def _refuse_values(
-    measurements: Measurements, column: Column, column_name: str, variable: str, rows: NDArray[np.intp]
+    measurements: Measurements, column_name: str, variable: str, rows: NDArray[np.integer]
 ) -> RecordsError:
+    column = measurements.columns[column_name]
     if isinstance(column, Numbers):
         distinct = [f"{number:g}" for number in dict.fromkeys(column.numbers[rows].tolist())]
     else:

@@ -10,7 +10,7 @@ a step before a cell belongs to that cell already: 0.1 h is not one binary numbe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concilium.errors import RecordsError, nearest
+from concilium.records.blocks import count_codes, list_blocks, read_block, read_rows
 from concilium.records.coding import Place, code_values
-from concilium.records.columns import Coded, Moments, Numbers, Value, label
+from concilium.records.columns import Moments, Numbers, Value, label
 from concilium.records.grammar import BLANKS, read_number
 from concilium.records.series_columns import Measurements, tell_unit
 
@@ -79,50 +80,57 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Times:
-    """The times of all rows, NaN where missing; `unit` is the hours of one, `kind` what they are (None: missing)."""
+class TimeColumn:
+    """The times of all rows, dates in microseconds, and what they are (None: all are missing). `table`: the number of
+    each code, where the column is one of codes."""
 
-    numbers: NDArray[np.float64]
-    unit: Fraction
+    rows: NDArray[Any]
+    table: NDArray[np.float64] | None
     kind: int | None
+
+    def take(self, rows: slice | NDArray[np.integer]) -> NDArray[np.float64]:
+        """The times of some rows, NaN where missing."""
+        own = read_rows(self.rows, rows)
+        return own if self.table is None else self.table[own]
 
     @property
     def dated(self) -> bool:
         return self.kind in (NAIVE, ZONED)
 
 
-def read_times(measurements: Measurements, time_unit: str | None) -> Times:
-    """The column of times: numbers in this unit, or dates."""
+def read_times(measurements: Measurements, time_unit: str | None) -> tuple[TimeColumn, Fraction]:
+    """The column of times: numbers in this unit, or dates; and the exact hours of one."""
     name = measurements.roles.time
-    numbers, kind = read_moments(measurements, name)
-    dated = kind in (NAIVE, ZONED)
-    if dated and time_unit is not None:
+    moments = read_moments(measurements, name)
+    if moments.dated and time_unit is not None:
         raise RecordsError(
             f"{measurements.name}: column {name!r} holds dates, so time_unit has no meaning; leave it out"
         )
     unit = time_unit or tell_unit(name)
     if unit not in HOURS:
         raise RecordsError(f"time_unit {unit!r} is none of {', '.join(HOURS)}{nearest(str(unit), HOURS)}")
-    return Times(numbers, MICROSECOND if dated else HOURS[unit], kind)
+    return moments, MICROSECOND if moments.dated else HOURS[unit]
 
 
-def read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.float64], int | None]:
-    """A column of times, dates in microseconds, and what they are."""
-    column = measurements.columns[name]
-    if isinstance(column, Moments):
-        numbers, present = column.numbers, [ZONED if column.zoned else NAIVE]
-    elif isinstance(column, Numbers):
-        numbers, present = column.numbers, [NUMBER]
+def read_moments(measurements: Measurements, name: str) -> TimeColumn:
+    """A column of times."""
+    column, table = measurements.columns[name], None
+    if isinstance(column, Numbers):
+        rows: NDArray[Any] = column.numbers
+        present = [NUMBER]
+        if isinstance(column, Moments):
+            present = [ZONED if column.zoned else NAIVE]
     else:
+        rows = column.codes
         read = [read_moment(value) for value in column.values]
-        numbers = np.array([np.nan, *(number for number, _ in read)])[column.codes]
+        table = np.array([np.nan, *(number for number, _ in read)])
         kinds = np.array([NUMBER, *(kind for _, kind in read)], dtype=np.uint8)
-        used = np.bincount(column.codes, minlength=len(kinds)) > 0
+        used = count_codes(rows, len(kinds)) > 0
         used[0] = False
         present = np.unique(kinds[used]).tolist()
         if NO_TIME in present:
-            faulty = kinds[column.codes] == NO_TIME
-            text = column.values[int(column.codes[np.argmax(faulty)]) - 1]
+            faulty = measurements.find(lambda block: kinds[read_block(rows, block)] == NO_TIME)
+            text = column.values[int(rows[faulty[0]]) - 1]
             raise measurements.refuse(
                 f"column {name!r} holds {text!r}, which is no time,",
                 faulty,
@@ -133,9 +141,11 @@ def read_moments(measurements: Measurements, name: str) -> tuple[NDArray[np.floa
             f"{measurements.name}: column {name!r} holds {' and '.join(TIME_KINDS[kind] for kind in present)}; "
             f"write all its times in one way"
         )
-    if np.isinf(numbers).any():
-        raise measurements.refuse(f"column {name!r} holds an infinite time", np.isinf(numbers))
-    return numbers, present[0] if present else None
+    moments = TimeColumn(rows, table, present[0] if present else None)
+    infinite = measurements.find(lambda block: np.isinf(moments.take(block)))
+    if len(infinite):
+        raise measurements.refuse(f"column {name!r} holds an infinite time", infinite)
+    return moments
 
 
 def read_moment(value: Value) -> tuple[float, int]:
@@ -159,54 +169,56 @@ def read_moment(value: Value) -> tuple[float, int]:
 
 def find_origins(
     measurements: Measurements,
-    patient_of: NDArray[np.int64],
-    patients: int,
-    times: Times,
+    find_owners: Callable[[slice], NDArray[np.integer]],
+    ids: Sequence[Value],
+    times: TimeColumn,
     origin: str | Mapping[Any, Any] | None,
 ) -> NDArray[np.float64]:
     """When each patient's time begins; one more entry at the end for rows of patients who are not asked for."""
     if origin is None and not times.dated:
-        return np.zeros(patients + 1)
-    if origin is None or origin == FIRST:
-        firsts = np.full(patients + 1, np.inf)
-        np.fmin.at(firsts, patient_of, times.numbers)
-        return np.where(np.isinf(firsts), 0.0, firsts)
+        return np.zeros(len(ids) + 1)
     if isinstance(origin, Mapping):
-        return _read_origins(measurements, patient_of, patients, times, origin)
-    starts, kind = read_moments(measurements, origin)
-    _check_alike(measurements, times.kind, kind)
-    low, high = np.full(patients + 1, np.inf), np.full(patients + 1, -np.inf)
-    np.fmin.at(low, patient_of, starts)
-    np.fmax.at(high, patient_of, starts)
-    differing = (low < high)[patient_of] & (patient_of >= 0)
-    if differing.any():
-        raise measurements.refuse(
-            f"column {origin!r} must hold one time for each patient, but it differs for the patients",
-            differing,
-        )
-    lacking = np.isinf(low)[patient_of] & (patient_of >= 0)
-    if lacking.any():
-        raise measurements.refuse(f"column {origin!r} holds no time for the patients", lacking)
-    low[-1] = 0.0
+        return _read_origins(measurements, find_owners, ids, times, origin)
+    firsts = origin is None or origin == FIRST
+    starts = times if firsts else read_moments(measurements, str(origin))
+    low, high = np.full(len(ids) + 1, np.inf), np.full(len(ids) + 1, -np.inf)
+    for block in list_blocks(len(measurements)):
+        owners, own = find_owners(block), starts.take(block)
+        np.fmin.at(low, owners, own)
+        np.fmax.at(high, owners, own)
+    if not firsts:
+        _check_alike(measurements, times.kind, starts.kind)
+
+        def look_up(patients: NDArray[np.bool_]) -> NDArray[np.integer]:
+            patients[-1] = False
+            return measurements.find(lambda block: patients[find_owners(block)])
+
+        differing = look_up(low < high)
+        if len(differing):
+            raise measurements.refuse(
+                f"column {origin!r} must hold one time for each patient, but it differs for the patients",
+                differing,
+            )
+        lacking = look_up(np.isinf(low))
+        if len(lacking):
+            raise measurements.refuse(f"column {origin!r} holds no time for the patients", lacking)
+        low[-1] = 0.0
     return np.where(np.isinf(low), 0.0, low)
 
 
 def _read_origins(
     measurements: Measurements,
-    patient_of: NDArray[np.int64],
-    patients: int,
-    times: Times,
+    find_owners: Callable[[slice], NDArray[np.integer]],
+    ids: Sequence[Value],
+    times: TimeColumn,
     origin: Mapping[Any, Any],
 ) -> NDArray[np.float64]:
-    column = measurements.columns[measurements.roles.patient]
-    assert isinstance(column, Coded)
     origin_of = {label(patient): start for patient, start in origin.items()}
-    origins = np.zeros(patients + 1)
-    rows, firsts = np.unique(patient_of, return_index=True)
-    firsts_of_rows = [
-        (row, first) for row, first in zip(rows.tolist(), firsts.tolist(), strict=True) if row >= 0
-    ]
-    names = [label(column.values[int(column.codes[first]) - 1]) for _, first in firsts_of_rows]
+    origins, here = np.zeros(len(ids) + 1), np.zeros(len(ids) + 1, dtype=np.bool_)
+    for block in list_blocks(len(measurements)):
+        here[find_owners(block)] = True
+    rows = np.flatnonzero(here[:-1]).tolist()
+    names = [label(ids[row]) for row in rows]
     absent = [name for name in names if origin_of.get(name) is None]
     if absent:
         raise RecordsError(
@@ -214,9 +226,9 @@ def _read_origins(
         )
     starts = code_values([origin_of[name] for name in names], None, Place("origin", "time"))
     own = Measurements(None, "origin", measurements.roles, {"time": starts})
-    numbers, kind = read_moments(own, "time")
-    _check_alike(measurements, times.kind, kind)
-    origins[[row for row, _ in firsts_of_rows]] = numbers
+    moments = read_moments(own, "time")
+    _check_alike(measurements, times.kind, moments.kind)
+    origins[rows] = moments.take(slice(0, len(rows)))
     return origins
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,11 +25,19 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 
-from concilium.errors import MissingExtra, RecordsError, nearest
-from concilium.records.batches import DeclaredColumn, code_batches, encode_cells, join_cells
-from concilium.records.coding import Place, ReadingKind, Schema, natural_value, plan_reading, stated_kind
+from concilium.errors import MORE_MEMORY, MissingExtra, RecordsError, lacks_memory, nearest
+from concilium.records.batches import KEEPER, DeclaredColumn, code_batches, encode_cells, join_cells
+from concilium.records.coding import (
+    Chooser,
+    Place,
+    ReadingKind,
+    Schema,
+    natural_value,
+    plan_reading,
+    stated_kind,
+)
 from concilium.records.cohort_file import CohortFile, is_cohort_file
-from concilium.records.columns import EXACT, Column, label
+from concilium.records.columns import EXACT, Coded, Column, RowValues, label
 from concilium.records.confined import read_confined
 from concilium.records.database import find_table
 from concilium.records.grammar import BLANKS, DEFAULT_MISSING, tidy_moment
@@ -38,6 +47,8 @@ if TYPE_CHECKING:
 
     from concilium.records.column_store import Store
     from concilium.records.unchanged import Identity
+
+log = logging.getLogger(__name__)
 
 TEXT_FILES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 DATABASES = (".duckdb", ".db", ".sqlite", ".sqlite3")
@@ -51,6 +62,8 @@ def read_columns(
     source: Any, table: str | None, schema: Schema, missing: Iterable[str] | None
 ) -> dict[str, Column]:
     """The columns of any source; `Records.read` says what the arguments mean. The schema may also choose columns."""
+    if KEEPER.get() is None:
+        _log_large(source)
     tokens = _tokens(missing if missing is not None else ())
     if is_frame(source):
         _refuse_table(table, "a DataFrame")
@@ -131,6 +144,81 @@ def open_store(
     return find_store(Path(root), identity, reading) or write_store(Path(root), identify, reading, read)
 
 
+@contextmanager
+def saying_memory(source: Any) -> Iterator[None]:
+    """A sentence where memory does not suffice to read a source."""
+    try:
+        yield
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        raise RecordsError(f"{_call(source)}: there is not enough memory to read it; {MORE_MEMORY}") from None
+
+
+def _call(source: Any) -> str:
+    """A source as a log may name it; the address of a server may hold a password."""
+    is_path = isinstance(source, str | os.PathLike) and "://" not in os.fspath(source)
+    return (
+        os.fspath(source)
+        if is_path
+        else f"a {'database' if isinstance(source, str) else type(source).__name__}"
+    )
+
+
+def _log_large(source: Any) -> None:
+    """Say in the log what is about to be read into memory, if it is not small: a process that the system ends has then
+    said so."""
+    name = _call(source)
+    with suppress(OSError):  # whoever reads it says what is wrong
+        size = Path(name).stat().st_size if name == str(source) else None
+        if size is None or size >= WORTH_A_LINE:
+            about = "" if size is None else f" ({size / 1e6:.3g} MB)"
+            log.info("%s%s is read into memory", name, about)
+
+
+def read_long(
+    source: Any,
+    table: str | None,
+    choose: Chooser,
+    missing: Iterable[str] | None,
+    columns: str | os.PathLike[str] | None,
+    choice: object,
+) -> Mapping[str, Column]:
+    """The columns of a table with several rows of each patient. With a folder for `columns` a large one is read into
+    it once (`open_store`), and mapped. `choice` is what decides how `choose` chooses."""
+    if columns is None:
+        return read_columns(source, table, choose, missing)
+    asked: list[tuple[list[str], str]] = []
+
+    def note(names: Sequence[str], name: str) -> Mapping[str, ReadingKind | None]:
+        asked.append((list(names), name))
+        return choose(names, name)
+
+    def read() -> None:
+        from concilium.records.streaming import NotStreamed
+
+        for name, column in read_columns(source, table, note, missing).items():
+            if isinstance(column, Coded) and isinstance(column.values, RowValues):
+                raise NotStreamed(f"column {name!r} has very many different values")
+
+    reading = {
+        "table": table,
+        "missing": None if missing is None else sorted(_tokens(missing)),
+        "long": repr(choice),
+    }
+    store = open_store(source, table, columns, reading, read)
+    if store is None:
+        return read_columns(source, table, choose, missing)
+    from concilium.records.column_store import StoredColumns
+
+    names, name = store.recall(
+        "names", lambda: asked[-1] if asked else (find_names(source, table), str(source))
+    )
+    if not asked:
+        choose(names, name)
+    return StoredColumns(store)
+
+
 def _find_identity(source: Any, table: str | None) -> Callable[[], Identity | None] | None:
     """What says whether a large source has changed; None for a small one, and for one in memory."""
     if not isinstance(source, str | os.PathLike):
@@ -175,6 +263,7 @@ def find_names(source: Any, table: str | None = None) -> list[str]:
     return found
 
 
+WORTH_A_LINE = 1 << 18  # bytes of a file: before more is read, the log says so
 # Bytes of a file for each cell of its table, roughly; of Parquet it is known how many cells there are.
 BYTES_OF_A_CELL = 4
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concilium.records.batches import Coder, DeclaredColumn, read_numbers, split_cells, view, view_codes
+from concilium.records.batches import (
+    BatchReader,
+    Coder,
+    DeclaredColumn,
+    NotContinued,
+    read_numbers,
+    split_cells,
+    view,
+    view_codes,
+)
+from concilium.records.blocks import list_blocks
 from concilium.records.coding import (
     MOST_CATEGORIES,
     Kind,
@@ -33,8 +44,8 @@ from concilium.records.coding import (
     reads_as_number,
     stated_kind,
 )
-from concilium.records.columns import EXACT, Coded, Column, Numbers, Value
-from concilium.records.grammar import BLANKS, is_number
+from concilium.records.columns import EXACT, Coded, Column, Moments, Numbers, Value
+from concilium.records.grammar import BLANKS, DEFAULT_MISSING, is_number
 
 # Cells of a column that are kept in memory, each once. With more, which no study can ask about as categories, each row
 # keeps its own.
@@ -62,6 +73,12 @@ def open_for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def begin_writing(descriptor: int, start: int, size: int) -> None:
+    """Have the kernel write these bytes of a file to disk while we go on (Linux; elsewhere nothing happens)."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+
+
 class Spool:
     """The cells of one column on disk, as they came."""
 
@@ -77,6 +94,8 @@ class Spool:
         self.checksum = zlib.crc32(content, self.checksum)
         with open(self.path, "ab", opener=open_for_owner) as file:
             file.write(content)
+            file.flush()
+            begin_writing(file.fileno(), self._bytes, cells.nbytes)
         self.segments.append(_Segment(cells.dtype, self._bytes, len(cells), table))
         self._bytes += cells.nbytes
 
@@ -84,6 +103,14 @@ class Spool:
     def size(self) -> int:
         """In bytes."""
         return self._bytes
+
+    def resume(self, file: Path, size: int, checksum: int) -> None:
+        """Go on at the end of an earlier file of this size, which gets a second name. It never becomes shorter, since
+        it may be mapped; so one that somebody went on with before is left alone."""
+        if file.stat().st_size != size:
+            raise NotContinued(f"{file} is longer than it was")
+        os.link(file, self.path)
+        self._bytes, self.checksum = size, checksum
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -150,12 +177,21 @@ class Finished:
     distinct: Column
     spool: Spool
     sizes: NDArray[np.float64] | None = None
+    state: dict[str, Any] | None = (
+        None  # by which its coder goes on, where there are more rows later (`resume`)
+    )
 
     @property
     def is_plain(self) -> bool:
-        """Whether the spool holds the numbers of the column as they are."""
-        return isinstance(self.distinct, Numbers) and all(
-            segment.dtype == np.float64 for segment in self.spool.segments
+        """Whether the spool holds the codes or numbers of the column as they are."""
+        column = self.distinct
+        if isinstance(column, Numbers):
+            return all(segment.dtype == np.float64 for segment in self.spool.segments)
+        tables = [column.codes, *(one.table for one in self.spool.segments if one.table is not None)]
+        return (
+            self.sizes is None
+            and all(one.dtype == column.codes.dtype for one in self.spool.segments)
+            and all(np.array_equal(table, np.arange(len(table))) for table in tables)
         )
 
     def rows(self, part: Callable[[Column], NDArray[Any]] = get_rows) -> Iterator[NDArray[Any]]:
@@ -170,6 +206,23 @@ class Finished:
                 yield numbers if isinstance(column, Numbers) else _rank(column, numbers)
 
 
+def code_on_all_cores(read: BatchReader, coders: Mapping[str, Coder]) -> int:
+    """`code_all` with the columns of a batch coded side by side, while the source makes the next one."""
+    rows, waiting = 0, list[Future[None]]()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for batch in read(list(coders)):
+            rows += batch.num_rows
+            for one in waiting:
+                one.result()
+            waiting = [
+                pool.submit(coder.add, array)
+                for coder, array in zip(coders.values(), batch.columns, strict=True)
+            ]
+        for one in waiting:
+            one.result()
+    return rows
+
+
 class StreamCoder(Coder):
     """Codes one column, batch by batch, onto disk."""
 
@@ -181,16 +234,18 @@ class StreamCoder(Coder):
         self._numbers: Any = self.spool
         self._form = "text"
         self._cells = Numbering()
+        self._reads_numbers = self._may_be_numbers
         self.by_row = False  # it is lost since it has too many distinct cells
         self._few = True  # whether the numbers of a typed source are so far few, and whole
 
     def add(self, array: Any) -> None:
+        import pyarrow
         from pyarrow import types
 
         if self.lost or not len(array):
             return
         form = array.type
-        if types.is_string(form) or types.is_large_string(form):
+        if _holds_texts(form):
             self._add(array)
         elif types.is_boolean(form):
             self._form = "truth"
@@ -202,7 +257,8 @@ class StreamCoder(Coder):
             table = self._cells.code([None if cell is None else (type(cell), cell) for cell in cells])
             self.spool.append(view_codes(array), table)
         elif types.is_timestamp(form):
-            raise NotStreamed("times are kept in memory")
+            self._form = "times" if form.tz is None else "zoned times"
+            self.spool.append(read_numbers(array.view(pyarrow.int64())))
         else:
             self._form = "number"
             self._add_sizes(array)
@@ -230,6 +286,17 @@ class StreamCoder(Coder):
             self._small.translate(self._numbering.code([str(number) for number in self._small.values]))
             self._small.clear()
 
+    def _add_texts(self, array: Any) -> None:
+        encoded = array.dictionary_encode()
+        if encoded is array:  # a dictionary of the source's own, of which some texts may be of no row here
+            codes = np.bincount(view_codes(array), minlength=len(array.dictionary))
+            if not codes[: len(array.dictionary)].all():
+                encoded = array.dictionary_decode().dictionary_encode()
+        # In order, so that the codes of most columns are those of the end; of numbers, the first that is none is named.
+        if len(self._numbering) == 1 and stated_kind(self._kind) != "number":
+            self._numbering.code(sorted(encoded.dictionary.to_pylist()))
+        super()._add_texts(encoded)
+
     def _add_sizes(self, array: Any) -> None:
         """Numbers of a typed source."""
         kind = stated_kind(self._kind)
@@ -244,10 +311,64 @@ class StreamCoder(Coder):
         self._few = False
         self.spool.append(read_numbers(array))
 
+    def resume(self, entry: Mapping[str, Any], folder: Path, rows: int) -> None:
+        """Go on behind the rows of a column that was finished and stored; NotContinued where that cannot be."""
+        state = entry.get("state")
+        if state is None:
+            raise NotContinued("its cells cannot be told from its values")
+        (name, size, checksum), *_ = entry["files"]
+        self._form, table, dtype = state["form"], None, np.dtype(entry.get("dtype", np.float64))
+        if "values" not in entry:
+            self._few, self._add = False, self._add_numbers
+        elif self._form == "text":
+            self._add = self._add_texts
+            self._numbering.code([str(cell) for cell in state.get("cells", entry["values"])])
+        elif self._form == "number":
+            self._cells.code(list(map(float, state.get("cells", entry["values"]))))
+        else:
+            self._cells.code([False, True])
+            table = self._cells.code([None, *entry["values"]])
+        self.spool.resume(folder / name, size, checksum)
+        self.spool.segments += [
+            _Segment(dtype, block.start * dtype.itemsize, block.stop - block.start, table)
+            for block in list_blocks(rows)
+        ]
+
     def finish(self, place: Place) -> Finished:
         """The column of all cells so far."""
+        found = self._finish(place)
+        return replace(found, state=self._describe(found))
+
+    def _describe(self, found: Finished) -> dict[str, Any] | None:
+        """What `resume` needs to go on from the stored column; None where the column does not tell which cells there
+        were. All texts that are missing everywhere are one cell."""
+        column, state = found.distinct, {"form": self._form}
+        if column.raw is not None or self._kind == "time" or self._form == "cells":
+            return None
+        if isinstance(column, Numbers):
+            return state if self._form == "number" or self._reads_numbers else None
+        if self._form == "truth" or found.sizes is not None or column.typed is not None:
+            return state if self._form == "truth" else None
+        told: dict[int, Any] = {}
+        distinct = (self._numbering if self._form == "text" else self._cells).distinct
+        if self._form == "text" and not distinct:
+            distinct = [
+                str(value) for value in column.values
+            ]  # small whole numbers, which have no other texts
+        for cell, code in zip(distinct, column.codes[1:].tolist(), strict=True):
+            if code in told or not (code or _is_missing(cell)):
+                return None
+            if code:
+                told[code] = cell
+        ordered = [told[code] for code in sorted(told)]
+        natural = [str(value) if self._form == "text" else value for value in column.values]
+        return state if ordered == natural else {**state, "cells": ordered}
+
+    def _finish(self, place: Place) -> Finished:
         own = replace(place, row=lambda code: place.row(self.spool.find_first(code)))
         kind, spool = stated_kind(self._kind), self.spool
+        if self._add == self._add_moments or self._form in ("times", "zoned times"):
+            return Finished(Moments(np.zeros(0), zoned=self._form == "zoned times"), spool)
         if self._form == "text":
             return self._finish_texts(kind, own)
         if self._form == "truth":
@@ -314,8 +435,9 @@ class RowCoder(Coder):
             return
         places = np.arange(self._rows + 1, self._rows + len(array) + 1, dtype=np.uint32)
         self._rows += len(array)
-        if types.is_string(array.type) or types.is_large_string(array.type):
+        if _holds_texts(array.type):
             self._is_text = True
+            array = array.dictionary_decode() if types.is_dictionary(array.type) else array
             if self._declared.tidy is not None:
                 tidy = self._declared.tidy
                 array = pyarrow.array(
@@ -340,6 +462,15 @@ class RowCoder(Coder):
             self._files["cells"].append(numbers)
         self._files["codes"].append(np.where(known, places, np.uint32(0)))
 
+    def resume(self, entry: Mapping[str, Any], folder: Path, rows: int) -> None:
+        """Go on behind the rows of a column that was stored."""
+        for name, size, checksum in entry["files"]:
+            part = str(name).partition(".")[2]
+            self._files[part].resume(folder / name, size, checksum)
+            if part == "cells":
+                self._bytes = size
+        self._rows, self._is_text = rows, len(entry["files"]) == len(self._files)
+
     def describe(self) -> dict[str, Any]:
         """What a manifest says of the column."""
         files = [file for part, file in self._files.items() if part != "ends" or self._is_text]
@@ -355,6 +486,18 @@ class RowCoder(Coder):
     @property
     def _reads(self) -> bool:
         return self._kind == "code" or self._declared.guess
+
+
+def _is_missing(cell: Any) -> bool:
+    return isinstance(cell, str) and cell.strip(BLANKS) in DEFAULT_MISSING
+
+
+def _holds_texts(form: Any) -> bool:
+    """Whether an array is of texts, perhaps with a dictionary of its source's own."""
+    from pyarrow import types
+
+    plain = form.value_type if types.is_dictionary(form) else form
+    return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
 def _view_bits(array: Any) -> NDArray[np.bool_]:

@@ -93,21 +93,23 @@ class Records:
 
             return cls(read_columns(source, table, schema, missing))
 
-        if columns is not None:
-            from concilium.records.sources import open_store
+        from concilium.records.sources import open_store, saying_memory
 
+        if columns is not None:
             own = None if missing is None else sorted({*([missing] if isinstance(missing, str) else missing)})
-            reading = {
+            how = {
                 "table": table,
                 "schema": dict(schema or {}),
                 "missing": own,
                 "dictionary": repr(dictionary),
                 "map": repr(map),
             }
-            store = open_store(source, table, columns, reading, read)
+            with saying_memory(source):
+                store = open_store(source, table, columns, how, read)
             if store is not None:
                 return cls.of_store(store)
-        return read()
+        with saying_memory(source):
+            return read()
 
     @classmethod
     def of_store(cls, store: Store) -> Records:

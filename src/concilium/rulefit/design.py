@@ -26,8 +26,9 @@ Bits = NDArray[np.uint8]
 
 # So many rules at a time are counted for every patient.
 BLOCK = 256
-# So many patients at a time where there are very many: a column that is no rule takes as much as 64 rules.
+# So many patients at a time, of more than MANY_PATIENTS: a column that is no rule takes as much as 64 rules.
 PATIENTS_AT_ONCE = 1 << 16
+MANY_PATIENTS = 1 << 18
 
 
 def pack_rules(
@@ -291,6 +292,12 @@ def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
     return total
 
 
+def goes_by_parts(patients: int) -> bool:
+    """Whether sums over so many patients are added up part by part: of a table in memory as of one on disk, whose
+    answers are then the same."""
+    return patients > MANY_PATIENTS or is_large(patients)
+
+
 def build_at_site(terms: RuleTerms, cohort: Cohort) -> Design:
     """The design of a site's patients."""
     return build(terms, len(cohort), cohort.view, None if cohort.everyone else cohort.rows)
@@ -317,7 +324,7 @@ LAST: WeakKeyDictionary[View, tuple[tuple[bytes, Hashable], dict[int, Design]]] 
 def recall_at_site(terms: bytes, cohort: Cohort, about: Hashable, start: int = 0) -> Design:
     """The same for those that a plain question is `about`, or a block of them from this one on. All questions of one
     fit ask for the same, so the last is remembered, unless the table is on disk since it may be larger than memory."""
-    if cohort.view.room is not None and is_large(len(cohort.view.records)):
+    if cohort.view.room is not None and goes_by_parts(len(cohort.view.records)):
         return build_at_site(read_terms(terms), cohort)
     last = LAST.get(cohort.view)
     if last is None or last[0] != (terms, about):

@@ -36,12 +36,14 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.held_out import FOLDS, Folds, Part
 from concilium.protocol.questions import PLAIN, Summed
 from concilium.protocol.sums import MOST_PLACES, bound_reals, read_reals, write_reals
-from concilium.records.blocks import each_block, is_large, list_blocks
+from concilium.records.blocks import each_block, list_blocks
 from concilium.rulefit.design import (
+    MANY_PATIENTS,
     PATIENTS_AT_ONCE,
     Design,
     build_at_site,
     estimate_design,
+    goes_by_parts,
     recall_at_site,
     unfold,
 )
@@ -90,6 +92,7 @@ class AskReals(Summed, frozen=True, kw_only=True):
 
     releases: ClassVar[frozenset[str]] = PLAIN
     rows_at_once: ClassVar[int] = PATIENTS_AT_ONCE
+    one_block: ClassVar[int] = MANY_PATIENTS
 
     outcome: Outcome
     places: int = 24
@@ -108,7 +111,7 @@ class AskReals(Summed, frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     @property
     def largest(self) -> int:
@@ -316,7 +319,7 @@ class AskFolds(AskReals, frozen=True, kw_only=True):
 def add_blocks(cohort: Cohort, work: Callable[[Cohort, slice], NDArray[np.float64]]) -> NDArray[np.float64]:
     """The sum of what `work` makes of all patients, or block by block where there are very many: the same blocks, added
     up in the same order, whether the table is in memory or on disk."""
-    blocks = list_blocks(len(cohort), PATIENTS_AT_ONCE) if is_large(len(cohort)) else []
+    blocks = list_blocks(len(cohort), PATIENTS_AT_ONCE) if goes_by_parts(len(cohort)) else []
     if not blocks:
         return work(cohort, slice(0, len(cohort)))
     return functools.reduce(np.add, each_block(blocks, lambda block: work(cohort.take_block(block), block)))
@@ -439,7 +442,7 @@ class AskRates(AskReals, frozen=True, kw_only=True):
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
         patients, means = len(cohort), None
-        if is_large(patients):  # the spread is around the mean of all blocks
+        if goes_by_parts(patients):  # the spread is around the mean of all blocks
 
             def count(part: Cohort, _: slice) -> NDArray[np.float64]:
                 return build_at_site(self.terms, part).add_up(np.ones(len(part)))

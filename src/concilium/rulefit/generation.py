@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
@@ -125,7 +126,7 @@ class AskRules(Gathered[Rules], frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def compute(self, cohort: Cohort) -> Rules:
         if self.folds is None or cohort.floored:
@@ -247,7 +248,8 @@ def _estimate_boosting(attributes: Sequence[Attribute], patients: int, trees: in
     tree = (depth * len(attributes) + 40) * learning + math.ceil(leaves) * (20 * cells + 4 * CALL)
     return Workload(
         trees * tree + (len(attributes) * 10 + rules * 2) * patients + rules * (2 * CALL + cells),
-        (14 * len(attributes) + BLOCK + BLOCK // 8 + rules // 4 + 128) * patients
+        (14 * len(attributes) + 128) * patients
+        + (BLOCK + BLOCK // 8 + rules // 4) * min(patients, PATIENTS_AT_ONCE * (os.cpu_count() or 1))
         + 32 * cells * most_leaves
         + rules * (cells // 4 + 2_000),
     )

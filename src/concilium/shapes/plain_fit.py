@@ -68,7 +68,7 @@ STEP = 1e-3  # of patients' log odds (root mean square): a smaller one ends the 
 ROUGH_STEP = 1e-2  # where a fit only says which terms to keep
 MARGINS = 6  # rounds in which tables get their margins
 # A number is cut less often where there are fewer patients than this for each cell, but at so many places.
-PATIENTS_OF_CELL, LEAST_CUTOFFS = 2, 5
+PATIENTS_OF_CELL, LEAST_CUTOFFS = 3, 5
 FEWEST = 20  # patients of a cell that is cut off where quantiles fall together, or at an end
 SHORTER = 0.3  # of a step that went too far
 LONG, STALE = 0.3, 0.5  # a step longer than both, the second times the last step, asks for a new Gram
@@ -77,8 +77,9 @@ LEAST_DEVIATION, LEAST_OF_PAIR = 0.02, 0.03
 LEAST_MOVED = 0.05  # by a rule that stays, of log odds
 # Pairs are looked for among so many attributes, those whose shapes vary most.
 MOST_CROSSED = 40
-# A pair joins where its log evidence is above this, and above this part of the logarithm of how many there are.
-LEAST_EVIDENCE, SURE_OF_PAIR = 3.0, 0.7
+# A pair joins where its log evidence is above this, and above this part of the logarithm of how many there are; or,
+# above the last of these, with so many others.
+LEAST_EVIDENCE, SURE_OF_PAIR, LEAST_OF_MANY, MANY = 3.0, 0.7, 2.0, 10
 MOST_IN_RULES, MOST_CORNERS, LEAST_SCORE = 24, 80, 4.8
 LARGEST_STEP = 4.0
 LEAST_SPREAD = 2.0**-18  # squared, of a number in its steps: less is rounding
@@ -259,6 +260,26 @@ def list_rising(
     return rising
 
 
+def find_least(scores: Sequence[float]) -> float:
+    """The least log evidence with which a pair joins. Where many pairs have some, less of it is enough for each: of m
+    pairs without effect few more than m exp(-s) would have s, so the k best join together above log(m / k)."""
+    most, best = len(scores), sorted(scores, reverse=True)
+    alone = max(SURE_OF_PAIR * math.log(most), LEAST_EVIDENCE)
+    together = [
+        one for k, one in enumerate(best, 1) if k >= MANY and one > max(math.log(most / k), LEAST_OF_MANY)
+    ]
+    return min([alone, *together])
+
+
+def choose_ends(cells: NDArray[np.int64], edges: Sequence[float], most: int) -> tuple[float, ...]:
+    """At most so many of the edges, closer to each other at both ends, where curves are steep: the nearest to even
+    steps of the arcsine of the root of patients' shares."""
+    shares = np.cumsum(cells[:-1]) / max(cells.sum(), 1)
+    wanted = np.sin(np.pi / 2 * np.arange(1, most + 1) / (most + 1)) ** 2
+    kept = np.abs(np.subtract.outer(wanted, shares)).argmin(axis=1)
+    return tuple(edges[place] for place in np.unique(kept).tolist())
+
+
 @dataclass(frozen=True)
 class _Fit:
     """Shapes of these attributes, over all patients or over a part of them. `squares`: of a number, the sum of squares
@@ -306,13 +327,16 @@ class _Fit:
         """The fit with no more cells than patients can tell apart, and the log odds, or the number, of everyone."""
         sums = yield from self.ask(self.shapes, (0.0,) * find_starts(self.shapes, self.attributes)[-1])
         cells = sums.patients // PATIENTS_OF_CELL - sum(one.size - len(one.edges) for one in self.attributes)
-        most = max(cells // max(sum(one.numeric for one in self.attributes), 1), LEAST_CUTOFFS)
+        most = max(len(one.edges) for one in self.attributes)
+        while most > LEAST_CUTOFFS and sum(min(len(one.edges), most) for one in self.attributes) > cells:
+            most -= 1
         thinned = []
         for one, start in zip(self.attributes, find_starts(self.shapes, self.attributes), strict=False):
             if len(one.edges) > most:
                 histogram = np.rint(sums.counts[start : start + one.size]).astype(np.int64)
-                kept = choose_cutoffs(histogram if one.first else np.r_[0, histogram], one.edges, most)
-                one = msgspec.structs.replace(one, stated_edges=tuple(kept))
+                one = msgspec.structs.replace(
+                    one, stated_edges=choose_ends(histogram[one.first :], one.edges, most)
+                )
             thinned.append(one)
         fit = replace(self, attributes=tuple(thinned))
         if self.outcome.binary:
@@ -465,8 +489,8 @@ class _Fit:
             for pair, (gradient, weight, _) in (yield from self._ask_tables(fitted, candidates))
         ]
         order = np.argsort(-np.array(scores), kind="stable")[: self.model.max_pairs]
-        least = max(SURE_OF_PAIR * math.log(len(candidates)), LEAST_EVIDENCE)
-        chosen = [candidates[place] for place in order.tolist() if scores[place] > least]
+        least = find_least(scores)
+        chosen = [candidates[place] for place in order.tolist() if scores[place] >= least]
         if not chosen:
             return ()
         tables = yield from self._ask_tables(
@@ -571,17 +595,18 @@ def _weigh_penalties(terms: Sequence[Penalised], beta: Vector) -> float:
 def fit_margins(gram: Matrix, weights: Vector, starts: Sequence[int]) -> Matrix:
     """A Gram of before at the present weights of cells: each table of two terms keeps its odds ratios, and gets the
     present margins (iterative proportional fitting). Its diagonal is then exact."""
-    owner = np.repeat(np.arange(len(starts)), np.diff([0, *starts]))
-    inside = np.equal.outer(owner, owner)
-    sums = np.zeros((len(starts), len(weights)))
-    sums[owner, np.arange(len(weights))] = 1.0
+    blocks = [slice(start, end) for start, end in pairwise((0, *starts))]
     fitted = gram.copy()
     for _ in range(MARGINS):
         for turned in (fitted, fitted.T):
-            found = turned @ sums.T
-            turned *= np.divide(weights[:, None], found, out=np.ones_like(found), where=found > 0)[:, owner]
+            # [cell, other term]: added up along the rows of the other one, which is where memory is.
+            found = np.add.reduceat(turned, [block.start for block in blocks], axis=1)
+            scale = np.divide(weights[:, None], found, out=np.ones_like(found), where=found > 0)
+            for place, block in enumerate(blocks):
+                turned[:, block] *= scale[:, place, None]
     fitted = (fitted + fitted.T) / 2
-    fitted[inside] = 0.0
+    for block in blocks:
+        fitted[block, block] = 0.0
     np.fill_diagonal(fitted, weights)
     return fitted
 

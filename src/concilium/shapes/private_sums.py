@@ -125,6 +125,10 @@ class AskDirections(Summed, frozen=True, kw_only=True):
         if not all(attribute.covers_everyone for attribute in self.attributes):
             raise MessageError("every attribute of a private question has a cell for every patient")
 
+    @property
+    def adds_blocks(self) -> bool:
+        return True
+
     def estimate(self, patients: int, columns: int) -> Workload:
         looked_up = len(self.directions) + len(self.attributes) + 2 * len(self.pairs)
         per_patient = 10 * looked_up + 4 * self.numbers + 60 + READ_LABEL

@@ -106,7 +106,7 @@ class ShapeModel(RiskByHorizon[ShapeBody]):
             whole(0, MOST_PAIRS),
             "no more pairs of attributes than this, each a heat map; only pairs that chance does not explain",
         ),
-    ] = 10
+    ] = 20
     rules: Annotated[
         int,
         Parameter(

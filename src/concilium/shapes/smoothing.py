@@ -30,6 +30,7 @@ LARGEST_FACTOR = 20.0
 PAIR, WEIGHT_OF_PAIRS, LENT_TO_PAIRS = "pair", 200.0, 10.0
 LEAST_COMMON, MOST_COMMON = 1e-4, 1.0
 SETTLED = 0.02  # of the logarithm of a weight
+ROWS = 128  # of a matrix that are inverted together
 # Of a number: rounds in which its residual variance settles, and those of the smoothing in each.
 ROUNDS_OF_NUMBER, SMOOTHED_AT_ONCE, SETTLED_VARIANCE = 10, 3, 1e-3
 
@@ -140,8 +141,26 @@ def add_penalties(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
 
 
 def _invert(terms: Sequence[Penalised], gram: Matrix) -> Matrix:
-    covariance = np.linalg.inv(add_penalties(terms, gram))
+    covariance = invert(add_penalties(terms, gram))
     return (covariance + covariance.T) / 2
+
+
+def invert(matrix: Matrix) -> Matrix:
+    """The inverse of a positive definite matrix by Cholesky's factor, in blocks of rows: less than half of the time of
+    a general inverse."""
+    try:
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:  # weights have moved since it was positive
+        return np.linalg.inv(matrix).astype(np.float64)
+    inverse, product = np.zeros_like(factor), np.zeros_like(factor)
+    for start in range(0, len(factor), ROWS):
+        rows, before = slice(start, start + ROWS), slice(start)
+        own = np.linalg.inv(factor[rows, rows])
+        inverse[rows, rows] = own
+        inverse[rows, before] = -own @ (factor[rows, before] @ inverse[before, before])
+        known = inverse[rows, : start + ROWS]
+        product[: start + ROWS, : start + ROWS] += known.T @ known
+    return product
 
 
 def _move_weights(terms: Sequence[Penalised], covariance: Matrix, target: Vector) -> float:

@@ -39,6 +39,7 @@ LARGEST_END = 1e15
 HELD_AT_ENDS = "numbers beyond the ends of their bins count as these ends"
 LARGEST_CENTER = 2.0**60  # no sum over patients is beyond (wide_sums.py)
 LEAST_GAP = 1e-9  # between knots, of what they span
+ROWS_OF_MATRIX = 1 << 16  # of a large table, in one block
 
 
 class _ColumnSource(Source, Protocol):

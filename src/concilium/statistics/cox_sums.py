@@ -9,8 +9,9 @@ else, so that this fit is that of the pooled table with times cut to the grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,9 +21,19 @@ from concilium.compiling import compiled
 from concilium.errors import MessageError
 from concilium.protocol.attributes import CALL, READ_LABEL, Attribute, Workload, check_edges, estimate_columns
 from concilium.protocol.cohort import Cohort
-from concilium.records.blocks import each_block, is_large, list_blocks
+from concilium.records.blocks import (
+    each_block,
+    fill_room,
+    find_distinct,
+    list_parts,
+    make_room,
+    order_falling,
+    read_block,
+    write_block,
+)
 from concilium.records.columns import label
 from concilium.statistics.columns import (
+    ROWS_OF_MATRIX,
     Column,
     Matrix,
     build_at_site,
@@ -44,6 +55,8 @@ OTHER_UNIT = 4.0
 
 class _AskCox(WideSum, frozen=True, kw_only=True):
     """What both questions of a Cox regression are about."""
+
+    rows_at_once: ClassVar[int] = ROWS_OF_MATRIX
 
     attributes: tuple[Attribute, ...]
     columns: tuple[Column, ...]
@@ -87,6 +100,28 @@ class _AskCox(WideSum, frozen=True, kw_only=True):
         fine = np.isfinite(times) & (times >= 0)
         return _Survivors(matrix[fine], times[fine], events[fine], left_out, int((~fine).sum()))
 
+    def _read_falling(self, cohort: Cohort) -> Iterator[tuple[_Survivors, Vector, Vector]]:
+        """The patients block by block, with their clocks and log risks; times fall."""
+        order, at = order_by_time(cohort, self.time), np.array(self.at)
+
+        def read(block: slice) -> tuple[_Survivors, Vector, Vector]:
+            found = self._read(cohort.take(read_block(order, block)))
+            matrix = np.ascontiguousarray(found.matrix)
+            eta = np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG) if len(at) else np.zeros(len(found.times))
+            return replace(found, matrix=matrix), np.log1p(found.times), eta
+
+        return each_block(list_parts(len(cohort), self.rows_at_once), read)
+
+
+def order_by_time(cohort: Cohort, time: str) -> NDArray[np.int64]:
+    """The places of patients in a cohort by their times, the latest first; then those without one."""
+
+    def read(block: slice) -> Vector:
+        times = cohort.view.measured(time, read_block(cohort.rows, block))
+        return np.where(np.isfinite(times) & (times >= 0), times, -1.0)
+
+    return order_falling(fill_room(len(cohort), np.float64, cohort.view.room, read), cohort.view.room)
+
 
 @dataclass(frozen=True)
 class _Survivors:
@@ -113,120 +148,154 @@ class AskCox(_AskCox, frozen=True, kw_only=True):
         return FIRST + 3 * size + self._triangle + (self._triangle + size + 5 if self.last else 0)
 
     @property
-    def _only_counts(self) -> bool:
-        """Whether nothing is fitted: the question of a survival curve, about events and times alone."""
-        return not self.columns and not self.last
-
-    @property
     def goes_by_blocks(self) -> bool:
-        return self._only_counts and not self.followed
+        return True
 
     @hold_overflow()
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
-        if self._only_counts and is_large(len(cohort)):
-            return self._count(cohort)
-        found = self._read(cohort)
-        at = np.array(self.at)
-        order = np.argsort(-found.times, kind="stable")
-        matrix = np.ascontiguousarray(found.matrix[order])
-        times, events = found.times[order], found.events[order]
-        eta = np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG) if len(at) else np.zeros(len(times))
-        clock = np.log1p(times)
-        likelihood, score, information, late = add_efron(times, clock, events, matrix, eta)
-        told, mean = len(times), float(clock.mean()) if len(times) else 0.0
+        size, counts, clocks = len(self.columns), np.zeros(4), np.zeros(3)
+        columns, squares, risk_sets = np.zeros(size), np.zeros(size), RiskSets(size)
+        room = cohort.view.room
+        held = [make_room(len(cohort), dtype, room) for dtype in (np.float64, np.bool_, np.float64)]
+        for found, clock, eta in self._read_falling(cohort):
+            risk_sets.add(found.times, clock, found.events, found.matrix, eta)
+            begin = int(counts[0])
+            counts += [len(eta), found.left_out, found.untimed, found.events.sum()]
+            marks = clock[found.events]
+            clocks += [clock.sum(), marks.sum(), (marks**2).sum()]
+            columns += found.matrix.sum(axis=0)
+            squares += (found.matrix**2).sum(axis=0)
+            for kept, rows in zip(held, (found.times, found.events, eta), strict=True) if self.last else ():
+                write_block(kept, slice(begin, begin + len(eta)), rows)
+        likelihood, score, information, late = risk_sets.close()
+        told = int(counts[0])
+        mean = clocks[0] / max(told, 1)
         parts: list[Any] = [
-            [told, found.left_out, found.untimed, events.sum(), bool(events.any()), likelihood],
+            [*counts, bool(counts[3]), likelihood],
             [bool(told), told * mean, told * mean**2],
-            matrix.sum(axis=0),
-            (matrix**2).sum(axis=0),
+            columns,
+            squares,
             score,
             pack_triangle(information),
         ]
         if self.last:
-            marks = clock[events]
-            agreeing, tied, pairs = _count_pairs(times, events, eta)
-            parts += [pack_triangle(np.outer(score, score)), late, [marks.sum(), (marks**2).sum()]]
-            parts.append([agreeing, tied, pairs])
+            parts += [pack_triangle(np.outer(score, score)), late, clocks[1:]]
+            times, events, eta = (kept[:told] for kept in held)
+            parts.append(_count_pairs(times, events, eta, room))
         return write_wide(np.concatenate(parts))
 
-    def _count(self, cohort: Cohort) -> NDArray[np.integer]:
-        """The same of very many patients, block by block, without the likelihood: nobody compares it with another."""
 
-        def read(block: slice) -> Vector:
-            found = self._read(cohort.take_block(block))
-            clock = np.log1p(found.times).sum()
-            return np.array([len(found.times), found.left_out, found.untimed, found.events.sum(), clock])
+class RiskSets:
+    """Partial likelihood, score, information, and the score weighted by a clock, of patients whose times fall. They may
+    come in parts, also of one time: the sums are those of all at once."""
 
-        told, left_out, untimed, events, clock = sum(each_block(list_blocks(len(cohort)), read), np.zeros(5))
-        mean = clock / max(told, 1)
-        first = [told, left_out, untimed, events, bool(events), 0.0]
-        return write_wide([*first, bool(told), told * mean, told * mean**2])
+    def __init__(self, size: int) -> None:
+        self._numbers = np.zeros(4)
+        self._when = np.full(2, np.nan)
+        self._vectors, self._matrices = np.zeros((5, size)), np.zeros((3, size, size))
 
+    def add(
+        self, times: Vector, clock: Vector, events: NDArray[np.bool_], matrix: Matrix, eta: Vector
+    ) -> None:
+        """More patients; `matrix` is in the order of rows."""
+        _add_patients(
+            times, clock, events, matrix, eta, self._numbers, self._when, self._vectors, self._matrices
+        )
 
-@compiled()
-def add_efron(
-    times: Vector, clock: Vector, events: NDArray[np.bool_], matrix: Matrix, eta: Vector
-) -> tuple[float, Vector, Matrix, Vector]:
-    """Partial likelihood, score, information, and the score weighted by `clock`; times fall."""
-    size = matrix.shape[1]
-    s1, s2 = np.zeros(size), np.zeros((size, size))
-    score, late, information = np.zeros(size), np.zeros(size), np.zeros((size, size))
-    s0 = likelihood = 0.0
-    start = 0
-    while start < len(times):
-        e0, e1, e2 = 0.0, np.zeros(size), np.zeros((size, size))
-        total = np.zeros(size)
-        deaths = 0
-        end = start
-        while end < len(times) and times[end] == times[start]:
-            risk = math.exp(eta[end])
-            s0 += risk
-            for j in range(size):
-                part = risk * matrix[end, j]
-                s1[j] += part
-                for k in range(j, size):
-                    s2[j, k] += part * matrix[end, k]
-            if events[end]:
-                deaths += 1
-                likelihood += eta[end]
-                e0 += risk
-                for j in range(size):
-                    total[j] += matrix[end, j]
-                    part = risk * matrix[end, j]
-                    e1[j] += part
-                    for k in range(j, size):
-                        e2[j, k] += part * matrix[end, k]
-            end += 1
-        if deaths:
-            one = share = two = cross = both = 0.0
-            for tie in range(deaths):
-                f = tie / deaths
-                left = 1.0 / (s0 - f * e0)
-                likelihood += math.log(left)
-                one += left
-                share += f * left
-                two += left * left
-                cross += f * left * left
-                both += f * f * left * left
-            for j in range(size):
-                moved = total[j] - (s1[j] * one - e1[j] * share)
-                score[j] += moved
-                late[j] += clock[start] * moved
-                for k in range(j, size):
-                    information[j, k] += s2[j, k] * one - e2[j, k] * share
-                    information[j, k] -= s1[j] * s1[k] * two + e1[j] * e1[k] * both
-                    information[j, k] += (s1[j] * e1[k] + e1[j] * s1[k]) * cross
-        start = end
-    return likelihood, score, information, late
+    def close(self) -> tuple[float, Vector, Matrix, Vector]:
+        """The sums; of the information its upper triangle."""
+        _add_events(self._numbers, self._when, self._vectors, self._matrices)
+        return float(self._numbers[3]), self._vectors[3], self._matrices[2], self._vectors[4]
 
 
 @compiled()
-def _count_pairs(times: Vector, events: NDArray[np.bool_], eta: Vector) -> tuple[float, float, float]:
+def _add_patients(
+    times: Vector,
+    clock: Vector,
+    events: NDArray[np.bool_],
+    matrix: Matrix,
+    eta: Vector,
+    numbers: Vector,
+    when: Vector,
+    vectors: Matrix,
+    matrices: NDArray[np.float64],
+) -> None:
+    """`numbers` are the sum of risks, that of events of the last time, how many these are, and the likelihood."""
+    s1, e1, total = vectors[0], vectors[1], vectors[2]
+    s2, e2 = matrices[0], matrices[1]
+    for row in range(len(times)):
+        if times[row] != when[0]:
+            _add_events(numbers, when, vectors, matrices)
+            when[0], when[1] = times[row], clock[row]
+        risk = math.exp(eta[row])
+        numbers[0] += risk
+        for j in range(len(s1)):
+            part = risk * matrix[row, j]
+            s1[j] += part
+            for k in range(j, len(s1)):
+                s2[j, k] += part * matrix[row, k]
+        if events[row]:
+            numbers[1] += risk
+            numbers[2] += 1
+            numbers[3] += eta[row]
+            for j in range(len(s1)):
+                part = risk * matrix[row, j]
+                total[j] += matrix[row, j]
+                e1[j] += part
+                for k in range(j, len(s1)):
+                    e2[j, k] += part * matrix[row, k]
+
+
+@compiled()
+def _add_events(numbers: Vector, when: Vector, vectors: Matrix, matrices: NDArray[np.float64]) -> None:
+    """What the events of one time add, once all who are at risk then are known (ties: Efron)."""
+    s1, e1, total, score, late = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
+    s2, e2, information = matrices[0], matrices[1], matrices[2]
+    deaths = int(numbers[2])
+    if not deaths:
+        return
+    one = share = two = cross = both = 0.0
+    for tie in range(deaths):
+        f = tie / deaths
+        left = 1.0 / (numbers[0] - f * numbers[1])
+        numbers[3] += math.log(left)
+        one += left
+        share += f * left
+        two += left * left
+        cross += f * left * left
+        both += f * f * left * left
+    for j in range(len(s1)):
+        moved = total[j] - (s1[j] * one - e1[j] * share)
+        score[j] += moved
+        late[j] += when[1] * moved
+        for k in range(j, len(s1)):
+            information[j, k] += s2[j, k] * one - e2[j, k] * share
+            information[j, k] -= s1[j] * s1[k] * two + e1[j] * e1[k] * both
+            information[j, k] += (s1[j] * e1[k] + e1[j] * s1[k]) * cross
+    numbers[1] = numbers[2] = 0.0
+    e1[:], total[:], e2[:] = 0.0, 0.0, 0.0
+
+
+def _count_pairs(
+    times: Vector, events: NDArray[np.bool_], eta: Vector, room: Path | None
+) -> tuple[float, float, float]:
     """Pairs of patients of whom one has the event before the other's time (or at it, where the other is censored): in
     how many the earlier one has the higher risk, in how many both have the same, and how many there are; times fall."""
-    values = np.unique(eta)
-    ranks = np.searchsorted(values, eta)
-    tree, same = np.zeros(len(values) + 1), np.zeros(len(values))
+    values = find_distinct(eta, room)
+    ranks = fill_room(
+        len(eta),
+        np.int32,
+        room,
+        lambda block: np.minimum(np.searchsorted(values, read_block(eta, block)), len(values) - 1),
+    )
+    tree, same = (make_room(len(values) + more, np.float64, room) for more in (1, 0))
+    return _add_pairs(*map(np.asarray, (times, events, ranks, tree, same)))
+
+
+@compiled()
+def _add_pairs(
+    times: Vector, events: NDArray[np.bool_], ranks: NDArray[np.int32], tree: Vector, same: Vector
+) -> tuple[float, float, float]:
     agreeing = tied = pairs = later = 0.0
     start = 0
     while start < len(times):

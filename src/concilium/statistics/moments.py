@@ -33,7 +33,7 @@ from concilium.protocol.attributes import (
 )
 from concilium.protocol.cohort import Cohort, View
 from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity
-from concilium.statistics.columns import LARGEST_END, pack_triangle, unpack_triangle
+from concilium.statistics.columns import LARGEST_END, ROWS_OF_MATRIX, pack_triangle, unpack_triangle
 from concilium.statistics.wide_sums import (
     LARGEST,
     WideSum,
@@ -59,6 +59,7 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
     ends are their edges."""
 
     kind: ClassVar[str] = "statistics.moments"
+    rows_at_once: ClassVar[int] = ROWS_OF_MATRIX
     releases: ClassVar[frozenset[str]] = PLAIN | PRIVATE
 
     attributes: tuple[Attribute, ...]
@@ -138,10 +139,10 @@ class AskMoments(WideSum, frozen=True, kw_only=True):
     @hold_overflow()
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         if self.noise is not None:
-            shares = (self._add_shares(*self._read(part)[1:]) for part in cohort.split())
+            shares = (self._add_shares(*self._read(part)[1:]) for part in cohort.split(self.rows_at_once))
             return sum(shares, np.zeros(self.shape, dtype=np.int64))
         refuse_floored(cohort)
-        blocks = list(cohort.split())
+        blocks = list(cohort.split(self.rows_at_once))
         kept = self._read(cohort) if len(blocks) == 1 else None
         sums: list[NDArray[Any]] = []
         for part in blocks:

@@ -11,7 +11,8 @@ Who is protected: nobody beyond what the release says. docs/methods.md, section 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,8 +22,10 @@ from concilium.errors import MessageError
 from concilium.protocol.attributes import CALL, READ_LABEL, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import BySite, Conversation
+from concilium.records.blocks import Passes, read_block
 from concilium.records.columns import label
 from concilium.statistics.columns import (
+    ROWS_OF_MATRIX,
     Column,
     Matrix,
     RegressionTerms,
@@ -30,7 +33,7 @@ from concilium.statistics.columns import (
     check_columns,
     find_dependent,
 )
-from concilium.statistics.cox_sums import LARGEST_LOG, add_efron
+from concilium.statistics.cox_sums import LARGEST_LOG, RiskSets, order_by_time
 from concilium.statistics.distributions import chi_squared_tail
 from concilium.statistics.families import FAMILIES, Vector
 from concilium.statistics.results import TermBetween
@@ -54,6 +57,7 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
     one. `family`: of the outcome, or hazards over `time`."""
 
     kind: ClassVar[str] = "statistics.own-fits"
+    rows_at_once: ClassVar[int] = ROWS_OF_MATRIX
 
     attributes: tuple[Attribute, ...]
     columns: tuple[Column, ...]
@@ -93,21 +97,33 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
             (48 * (size + factors) + 512) * patients + 64 * self.numbers + 64 * size * size,
         )
 
+    @property
+    def goes_by_blocks(self) -> bool:
+        return True
+
     @hold_overflow()
     def compute(self, cohort: Cohort) -> NDArray[np.integer]:
         refuse_floored(cohort)
-        matrix, rows, _ = build_at_site(self.attributes, self.columns, cohort)
         told = np.zeros((4, len(self.columns)))
-        outcome, times = self._find_outcome(cohort, rows)
-        fine = np.isfinite(outcome) & np.isfinite(times) & (times >= 0)
-        matrix, outcome, times = matrix[fine], outcome[fine], times[fine]
-        if self._are_enough(outcome):
-            for place, value, error in _fit(
-                matrix, self._choose_look(outcome, times), self.family != HAZARDS
-            ):
+        order = order_by_time(cohort, self.time) if self.family == HAZARDS else None
+
+        def read(block: slice) -> _OwnCases:
+            here = cohort.take_block(block) if order is None else cohort.take(read_block(order, block))
+            return self._read(here)
+
+        patients = Passes(len(cohort), read, self.rows_at_once)
+        count, events = patients.add(lambda one: np.array([len(one.outcome), one.outcome.sum()]))
+        if self._are_enough(int(count), float(events)):
+            for place, value, error in _fit(patients, self.family, int(count)):
                 weight = error**-2
                 told[:, place] = 1.0, weight, weight * value, weight * value**2
         return write_wide(told.ravel())
+
+    def _read(self, cohort: Cohort) -> _OwnCases:
+        matrix, rows, _ = build_at_site(self.attributes, self.columns, cohort)
+        outcome, times = self._find_outcome(cohort, rows)
+        fine = np.isfinite(outcome) & np.isfinite(times) & (times >= 0)
+        return _OwnCases(matrix[fine], outcome[fine], times[fine])
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> tuple[Vector, Vector]:
         times = cohort.view.measured(self.time, rows) if self.time else np.zeros(len(rows))
@@ -117,68 +133,106 @@ class AskOwnFits(WideSum, frozen=True, kw_only=True):
         is_positive = np.array([0.0, *(float(label(value) == name) for value in column.values)])
         return np.take(is_positive, column.codes[rows]), times
 
-    def _are_enough(self, outcome: Vector) -> bool:
-        patients, events = len(outcome), float(outcome.sum())
+    def _are_enough(self, patients: int, events: float) -> bool:
         if self.family == "gaussian":
             return patients >= LEAST_EVENTS + len(self.columns) + 1
         return events >= LEAST_EVENTS and (self.family != "binomial" or patients - events >= LEAST_EVENTS)
 
-    def _choose_look(self, outcome: Vector, times: Vector) -> Callable[[Matrix, Vector], Point]:
-        """Likelihood, score and information of columns at coefficients."""
-        if self.family == HAZARDS:
-            order = np.argsort(-times, kind="stable")
-            falling, events, clock = times[order], outcome[order] > 0, np.zeros(len(times))
 
-            def look_at_hazards(design: Matrix, at: Vector) -> Point:
-                sorted_ = np.ascontiguousarray(design[order])
-                eta = np.clip(sorted_ @ at, -LARGEST_LOG, LARGEST_LOG)
-                likelihood, score, information, _ = add_efron(falling, clock, events, sorted_, eta)
-                return likelihood, score, information + np.triu(information, 1).T
+@dataclass(frozen=True)
+class _OwnCases:
+    """Some patients of the hospital; for hazards their times fall."""
 
-            return look_at_hazards
-        family = FAMILIES[self.family]
+    matrix: Matrix
+    outcome: Vector
+    times: Vector
 
-        def look(design: Matrix, at: Vector) -> Point:
+
+@dataclass(frozen=True)
+class _OwnFit:
+    """The patients of one hospital, block by block, with the columns that vary among them."""
+
+    patients: Passes[_OwnCases]
+    family: str
+    count: int
+    varying: NDArray[np.intp]
+    mean: Vector
+    spread: Vector
+
+    def design(self, one: _OwnCases) -> Matrix:
+        """Standardised columns, with an intercept unless it is about hazards."""
+        scaled = (one.matrix[:, self.varying] - self.mean) / self.spread
+        return scaled if self.family == HAZARDS else np.column_stack([np.ones(len(scaled)), scaled])
+
+    def look(self, at: Vector) -> Point:
+        """Likelihood, score and information at coefficients."""
+        return self._look_at_hazards(at) if self.family == HAZARDS else self._look_at_outcomes(at)
+
+    def _look_at_hazards(self, at: Vector) -> Point:
+        def read(one: _OwnCases) -> tuple[_OwnCases, Matrix, Vector]:
+            matrix = np.ascontiguousarray(self.design(one))
+            return one, matrix, np.clip(matrix @ at, -LARGEST_LOG, LARGEST_LOG)
+
+        risk_sets = RiskSets(len(at))
+        for one, matrix, eta in self.patients.map(read):
+            risk_sets.add(one.times, one.times, one.outcome > 0, matrix, eta)
+        likelihood, score, information, _ = risk_sets.close()
+        return likelihood, score, information + np.triu(information, 1).T
+
+    def _look_at_outcomes(self, at: Vector) -> Point:
+        family, size = FAMILIES[self.family], len(at)
+
+        def add(one: _OwnCases) -> Vector:
+            design = self.design(one)
             eta = design @ at
             mean = family.mean(eta)
-            score = (outcome - mean) @ design
-            information: Matrix = design.T @ (design * family.weight(mean)[:, None])
-            likelihood = family.log_likelihood(outcome, eta, mean)
-            if family.name == "gaussian":
-                # Of unknown variance: the log-likelihood at the best one, and its derivatives.
-                scale = max(-2 * likelihood, 1e-300) / max(len(outcome) - design.shape[1], 1)
-                return -0.5 * len(outcome) * math.log(scale), score / scale, information / scale
-            return likelihood, score, information
+            information = design.T @ (design * family.weight(mean)[:, None])
+            likelihood = family.log_likelihood(one.outcome, eta, mean)
+            return np.concatenate([[likelihood], (one.outcome - mean) @ design, information.ravel()])
 
-        return look
+        sums = self.patients.add(add)
+        likelihood, score, information = float(sums[0]), sums[1 : size + 1], sums[size + 1 :]
+        if family.name == "gaussian":
+            # Of unknown variance: the log-likelihood at the best one, and its derivatives.
+            scale = max(-2 * likelihood, 1e-300) / max(self.count - size, 1)
+            likelihood, score, information = (
+                -0.5 * self.count * math.log(scale),
+                score / scale,
+                information / scale,
+            )
+        return likelihood, score, information.reshape(size, size)
 
 
-def _fit(
-    matrix: Matrix, look: Callable[[Matrix, Vector], Point], intercept: bool
-) -> list[tuple[int, float, float]]:
+def _fit(patients: Passes[_OwnCases], family: str, count: int) -> list[tuple[int, float, float]]:
     """The terms that a hospital can tell of, each with its coefficient and error."""
-    spread = matrix.std(axis=0)
+    mean = patients.add(lambda one: one.matrix.sum(axis=0)) / count
+    spread = np.sqrt(patients.add(lambda one: ((one.matrix - mean) ** 2).sum(axis=0)) / count)
     varying = np.flatnonzero(spread > 0)
     if not len(varying):
         return []
-    scaled = (matrix[:, varying] - matrix[:, varying].mean(axis=0)) / spread[varying]
-    if find_dependent(scaled.T @ scaled):
+    own = _OwnFit(patients, family, count, varying, mean[varying], spread[varying])
+    first = int(family != HAZARDS)
+
+    def multiply(one: _OwnCases) -> Matrix:
+        scaled = own.design(one)[:, first:]
+        product: Matrix = scaled.T @ scaled
+        return product
+
+    if find_dependent(patients.add(multiply)):
         return []
-    design = np.column_stack([np.ones(len(scaled)), scaled]) if intercept else scaled
-    at, step = np.zeros(design.shape[1]), np.zeros(design.shape[1])
-    here = look(design, at)
+    at = step = np.zeros(len(varying) + first)
+    here = own.look(at)
     for _ in range(MOST_STEPS):
         step = np.linalg.pinv(here[2], hermitian=True) @ here[1]
         if float(step @ here[1]) < CONVERGED:
             break
-        there = look(design, at + step)
+        there = own.look(at + step)
         while there[0] < here[0] - 1e-10 * abs(here[0]) and np.abs(step).max() > 1e-10:
             step = step / 2
-            there = look(design, at + step)
+            there = own.look(at + step)
         at, here = at + step, there
     errors = np.sqrt(np.maximum(np.diagonal(np.linalg.pinv(here[2], hermitian=True)), 0.0))
-    first = int(intercept)
-    found = zip(varying.tolist(), at[first:], step[first:], errors[first:], spread[varying], strict=True)
+    found = zip(varying.tolist(), at[first:], step[first:], errors[first:], own.spread, strict=True)
     return [
         (place, float(value / unit), float(error / unit))
         for place, value, moved, error, unit in found

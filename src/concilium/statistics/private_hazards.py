@@ -28,6 +28,7 @@ from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PRIVATE, Sensitivity, Summed
 from concilium.records.columns import label
 from concilium.statistics.columns import (
+    ROWS_OF_MATRIX,
     Column,
     Matrix,
     build_at_site,
@@ -50,6 +51,7 @@ class AskHazards(Summed, frozen=True, kw_only=True):
     """Score and information at these coefficients: logarithms of each cell's hazard, then of hazard ratios."""
 
     kind: ClassVar[str] = "statistics.hazards"
+    rows_at_once: ClassVar[int] = ROWS_OF_MATRIX
     releases: ClassVar[frozenset[str]] = PRIVATE
 
     attributes: tuple[Attribute, ...]
@@ -112,6 +114,10 @@ class AskHazards(Summed, frozen=True, kw_only=True):
             raise MessageError(f"hazards are of 1 to {MOST_CELLS} cells of time, which rise from zero")
         if not 0 <= self.places <= MOST_PLACES:
             raise MessageError(f"hazards have 0 to {MOST_PLACES} binary places")
+
+    @property
+    def adds_blocks(self) -> bool:
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         factors = sum(len(column.factors) for column in self.columns)

@@ -28,6 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -38,8 +39,10 @@ from concilium.privacy.shares import widen_sensitivity
 from concilium.protocol.attributes import CALL, LABELLING, READ_LABEL, Attribute, Workload, estimate_columns
 from concilium.protocol.cohort import Cohort
 from concilium.protocol.questions import PLAIN, PRIVATE, Sensitivity
+from concilium.records.blocks import Passes, make_room, read_block, write_block
 from concilium.records.columns import label
 from concilium.statistics.columns import (
+    ROWS_OF_MATRIX,
     Column,
     build_at_site,
     check_columns,
@@ -90,6 +93,7 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "statistics.regression"
+    rows_at_once: ClassVar[int] = ROWS_OF_MATRIX
     releases: ClassVar[frozenset[str]] = PLAIN | PRIVATE
 
     attributes: tuple[Attribute, ...]
@@ -197,8 +201,11 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
     @property
     def adds_blocks(self) -> bool:
-        """Unless it looks at all patients of a hospital together."""
-        return not (self.own_intercepts or self.random or self.robust)
+        return self.noise is not None
+
+    @property
+    def goes_by_blocks(self) -> bool:
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         size, factors = self.size, sum(len(column.factors) for column in self.columns)
@@ -218,15 +225,21 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
         if self.noise is not None:
             return self._compute_shares(cohort)
         refuse_floored(cohort)
+        patients = Passes(len(cohort), lambda rows: self._read(cohort.take_block(rows)), self.rows_at_once)
+        site = _SiteFit(FAMILIES[self.family], patients, self, len(cohort), cohort.view.room)
+        if self.random:
+            return write_wide(site.add_up_random())
+        if self.family == NEGATIVE_BINOMIAL:
+            return write_wide(site.add_up_counts())
+        return write_wide(site.add_up_around() if self.own_intercepts else site.add_up())
+
+    def _read(self, cohort: Cohort) -> _Cases:
         matrix, rows, left_out = build_at_site(self.attributes, self.columns, cohort)
         y = self._find_outcome(cohort, rows)
         known = FAMILIES[self.family].is_outcome(y)
         if not known.all():
             matrix, y = matrix[known], y[known]
-        site = _SiteFit(FAMILIES[self.family], matrix, y, self)
-        add_up = site.add_up_random if self.random else site.add_up
-        add_up = site.add_up_counts if self.family == NEGATIVE_BINOMIAL else add_up
-        return write_wide(add_up(left_out + int((~known).sum())))
+        return _Cases(matrix, y, left_out + int((~known).sum()))
 
     def _find_outcome(self, cohort: Cohort, rows: NDArray[np.int32]) -> Vector:
         if self.positive is None:
@@ -280,144 +293,216 @@ class AskRegression(WideSum, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _SiteFit:
-    """The patients of one hospital at the coefficients of a question."""
+class _Cases:
+    """Some patients of the hospital; others have a value missing."""
 
-    family: OutcomeFamily
     matrix: NDArray[np.float64]
     y: Vector
-    question: AskRegression
+    left_out: int
 
-    def add_up(self, left_out: int) -> Vector:
-        question, y = self.question, self.y
-        at = np.array(question.at)
-        own = question.own_intercepts
-        offset = self.matrix @ (at if own else at[1:])
-        intercept = self._find_intercept(offset) if own else float(at[0])
-        finite = math.isfinite(intercept)
-        if not finite:  # it adds nothing to score and information, and its likelihood is that of certainty
-            offset, intercept = np.zeros_like(offset), math.copysign(700.0, intercept)
-        eta = offset + intercept
-        mean = self.family.mean(eta)
-        design = self.matrix if own else np.column_stack([np.ones(len(y)), self.matrix])
-        if not finite:
-            design = np.zeros_like(design)
-        likelihood = self.family.log_likelihood(y, eta, mean) if finite else 0.0
-        residual, weight = y - mean, self.family.weight(mean)
-        if own:
-            # What is left of each column once the hospital's own intercept is taken out.
-            total = weight.sum()
-            design = design - (weight @ design / total if total else 0.0)
-        information = design.T @ (design * weight[:, None])
-        weighty = len(y) if finite and own else 0
-        parts: list[Any] = [
-            [len(y), left_out, likelihood, y.sum(), (y**2).sum()],
-            [bool(weighty), weighty],
-            [weighty * intercept, weighty * intercept**2] if weighty else [0.0, 0.0],
-            self.matrix.sum(axis=0),
-        ]
+    @property
+    def design(self) -> NDArray[np.float64]:
+        """The columns after an intercept."""
+        return np.column_stack([np.ones(len(self.y)), self.matrix])
+
+    @property
+    def counts(self) -> list[float]:
+        return [len(self.y), self.left_out, self.y.sum(), (self.y**2).sum()]
+
+
+def _start(counts: Vector, likelihood: float, own: Sequence[float]) -> list[float]:
+    """The first numbers of an answer."""
+    return [counts[0], counts[1], likelihood, counts[2], counts[3], *own]
+
+
+@dataclass(frozen=True)
+class _SiteFit:
+    """The patients of one hospital at the coefficients of a question, `rows` at most."""
+
+    family: OutcomeFamily
+    patients: Passes[_Cases]
+    question: AskRegression
+    rows: int
+    room: Path | None
+
+    def add_up(self) -> Vector:
+        """Sums with one intercept for all."""
+        at, size = np.array(self.question.at), self.question.size
+
+        def add(one: _Cases) -> Vector:
+            eta = one.matrix @ at[1:] + at[0]
+            mean = self.family.mean(eta)
+            likelihood = self.family.log_likelihood(one.y, eta, mean)
+            sums = self._add_scores(one.design, one.y - mean, mean)
+            return np.concatenate([[*one.counts, likelihood], one.matrix.sum(axis=0), sums])
+
+        return self._close(self.patients.add(add), [0.0] * 4, size)
+
+    def add_up_around(self) -> Vector:
+        """The same around the intercept that the hospital finds itself."""
+        at, size = np.array(self.question.at), self.question.size
+        offset, y, counts = self._keep(at)
+        intercept = self._find_intercept(offset, y)
+        if not math.isfinite(intercept):  # of a certain outcome: it adds nothing but its patients
+            nothing = np.zeros(self.question.count - FIRST - len(at))
+            return np.concatenate([_start(counts, 0.0, [0.0] * 4), counts[4:], nothing])
+
+        def weigh(one: _Cases) -> Vector:
+            weight = self.family.weight(self.family.mean(one.matrix @ at + intercept))
+            return np.concatenate([[weight.sum()], weight @ one.matrix])
+
+        weights = self.patients.add(weigh)
+        # What is left of each column once the hospital's own intercept is taken out.
+        mean_row = weights[1:] / weights[0] if weights[0] else np.zeros(len(at))
+
+        def add(one: _Cases) -> Vector:
+            eta = one.matrix @ at + intercept
+            mean = self.family.mean(eta)
+            likelihood = self.family.log_likelihood(one.y, eta, mean)
+            sums = self._add_scores(one.matrix - mean_row, one.y - mean, mean)
+            return np.concatenate([[*one.counts, likelihood], one.matrix.sum(axis=0), sums])
+
+        count = counts[0]
+        return self._close(
+            self.patients.add(add), [1.0, count, count * intercept, count * intercept**2], size
+        )
+
+    def _add_scores(self, design: NDArray[np.float64], residual: Vector, mean: Vector) -> Vector:
+        """Score and information, and outer products of scores where they are asked for."""
+        question, weight = self.question, self.family.weight(mean)
         if question.inverse:
             inverse = unpack_triangle(question.inverse, question.size)
             leverage = weight * np.einsum("ij,ij->i", design @ inverse, design)
             residual = residual + leverage * (0.5 - mean)
-        score = residual @ design
-        parts += [score, pack_triangle(information)]
+        parts = [residual @ design, pack_triangle(design.T @ (design * weight[:, None]))]
         if question.robust:
             by_patient = design * residual[:, None]
-            parts += [pack_triangle(by_patient.T @ by_patient), pack_triangle(np.outer(score, score))]
+            parts.append(pack_triangle(by_patient.T @ by_patient))
         return np.concatenate(parts)
 
-    def add_up_random(self, left_out: int) -> Vector:
+    def _close(self, sums: Vector, own: Sequence[float], size: int) -> Vector:
+        """The answer, from what was added up over patients."""
+        columns = len(self.question.columns)
+        score = sums[5 + columns : 5 + columns + size]
+        parts: list[Any] = [_start(sums, sums[4], own), sums[5:]]
+        parts += [pack_triangle(np.outer(score, score))] if self.question.robust else []
+        return np.concatenate(parts)
+
+    def _keep(self, at: Vector) -> tuple[Vector, Vector, Vector]:
+        """The linear predictor and outcome of each patient, without an intercept; and counts, and sums of columns."""
+        offset, y = (make_room(self.rows, np.float64, self.room) for _ in range(2))
+        counts = np.zeros(4 + len(self.question.columns))
+        for one, own in self.patients.map(lambda one: (one, one.matrix @ at)):
+            here = slice(int(counts[0]), int(counts[0]) + len(own))
+            write_block(offset, here, own)
+            write_block(y, here, one.y)
+            counts += np.concatenate([one.counts, one.matrix.sum(axis=0)])
+        count = int(counts[0])
+        return offset[:count], y[:count], counts
+
+    def add_up_random(self) -> Vector:
         """The same over all intercepts that the hospital may have."""
-        question, y, family = self.question, self.y, self.family
+        question, family = self.question, self.family
         *b, deviation = question.at[: len(question.columns) + 2]
         error = math.exp(np.clip(question.at[-1], -50, 50)) if family.name == "gaussian" else 1.0
         precision = error**-2
-        design = np.column_stack([np.ones(len(y)), self.matrix])
-        offset = design @ np.array(b)
-        nodes, likelihood, posterior = self._integrate(offset, deviation, error)
-        size = design.shape[1]
+        offset, y, counts = self._keep(np.array(b[1:]))
+        nodes, likelihood, posterior = self._integrate(offset, y, b[0], deviation, error)
+        size, count = len(question.columns) + 1, counts[0]
         first = size + 1 + (family.name == "gaussian")
-        information, scores = np.zeros((first, first)), np.zeros((len(nodes), first))
-        weights = np.zeros((3, len(y)))
-        for node, share, score in zip(nodes.tolist(), posterior.tolist(), scores, strict=True):
-            mean = family.mean(offset + deviation * node)
-            residual, weight = (y - mean) * precision, share * precision * family.weight(mean)
-            score[:size] = residual @ design
-            score[size] = node * residual.sum()
-            weights += weight * np.array([1.0, node, node**2])[:, None]
-            if first > size + 1:
-                score[-1] = (residual**2).sum() / precision - len(y)
-                information[-1, :-1] += 2 * share * score[:-1]
-                information[-1, -1] += 2 * share * (score[-1] + len(y))
-        information[:-1, -1] = information[-1, :-1]
-        information[:size, :size] = design.T @ (design * weights[0][:, None])
-        information[size, :size] = information[:size, size] = weights[1] @ design
-        information[size, size] = weights[2].sum()
+
+        def add(one: _Cases) -> Vector:
+            design, y = one.design, one.y
+            own = design @ np.array(b)
+            scores, weights = np.zeros((len(nodes), first)), np.zeros((3, len(y)))
+            for node, share, score in zip(nodes.tolist(), posterior.tolist(), scores, strict=True):
+                mean = family.mean(own + deviation * node)
+                residual, weight = (y - mean) * precision, share * precision * family.weight(mean)
+                score[:size], score[size] = residual @ design, node * residual.sum()
+                weights += weight * np.array([1.0, node, node**2])[:, None]
+                if first > size + 1:
+                    score[-1] = (residual**2).sum() / precision - len(y)
+            information = np.zeros((first, first))
+            information[:size, :size] = design.T @ (design * weights[0][:, None])
+            information[size, :size] = information[:size, size] = weights[1] @ design
+            information[size, size] = weights[2].sum()
+            return np.concatenate([scores.ravel(), information.ravel()])
+
+        sums = self.patients.add(add)
+        scores = sums[: len(nodes) * first].reshape(len(nodes), first)
+        information = sums[len(nodes) * first :].reshape(first, first)
+        if first > size + 1:
+            information[-1, :-1] = information[:-1, -1] = 2 * posterior @ scores[:, :-1]
+            information[-1, -1] = 2 * posterior @ (scores[:, -1] + count)
         average = posterior @ scores
         apart = scores - average
-        information -= apart.T @ (apart * posterior[:, None])
-        parts: list[Any] = [
-            [len(y), left_out, likelihood, y.sum(), (y**2).sum(), bool(len(y)), 0.0, 0.0, 0.0],
-            self.matrix.sum(axis=0),
-            average,
-            pack_triangle(information),
-        ]
-        return np.concatenate(parts)
+        information = information - apart.T @ (apart * posterior[:, None])
+        start = _start(counts, likelihood, [bool(count), 0.0, 0.0, 0.0])
+        return np.concatenate([start, counts[4:], average, pack_triangle(information)])
 
-    def add_up_counts(self, left_out: int) -> Vector:
+    def add_up_counts(self) -> Vector:
         """The same of a negative binomial with 1/a = r. Gammas of counts are sums over the whole numbers below."""
-        question, y = self.question, self.y
+        question = self.question
         r = math.exp(-np.clip(question.at[-1], -LARGEST_SPREAD, LARGEST_SPREAD))
-        design = np.column_stack([np.ones(len(y)), self.matrix])
-        eta = np.clip(design @ np.array(question.at[:-1]), -LARGEST_LOG, LARGEST_LOG)
-        mean, below = np.exp(eta), np.arange(y.max(initial=0.0))
-        often = np.bincount(y.astype(np.int64), minlength=len(below) + 1)[::-1].cumsum()[::-1][1:]
-        rising, falling, bending, constant = (
-            float(often @ one)
-            for one in (np.log1p(below / r), 1 / (r + below), -((r + below) ** -2.0), np.log1p(below))
-        )
-        away, all_ = y - mean, r + mean
-        likelihood = rising + float(y @ eta - (y + r) @ np.log1p(mean / r)) - constant
-        slope = falling - float(np.log1p(mean / r).sum() + (away / all_).sum())
-        bend = bending + float((mean / (r * all_)).sum() + (away / all_**2).sum())
-        size = design.shape[1]
-        information = np.zeros((size + 1, size + 1))
-        information[:size, :size] = design.T @ (design * (mean * r * (r + y) / all_**2)[:, None])
-        information[size, :size] = information[:size, size] = r * (away * mean / all_**2) @ design
-        information[size, size] = -(r * slope + r**2 * bend)
-        parts: list[Any] = [
-            [len(y), left_out, likelihood, y.sum(), (y**2).sum(), bool(len(y)), 0.0, 0.0, 0.0],
-            self.matrix.sum(axis=0),
-            (away * r / all_) @ design,
-            [-r * slope],
-            pack_triangle(information),
-        ]
-        return np.concatenate(parts)
+        size = len(question.columns) + 1
 
-    def _integrate(self, offset: Vector, deviation: float, error: float) -> tuple[Vector, float, Vector]:
+        def add(one: _Cases) -> Vector:
+            design, y = one.design, one.y
+            eta = np.clip(design @ np.array(question.at[:-1]), -LARGEST_LOG, LARGEST_LOG)
+            mean, below = np.exp(eta), np.arange(y.max(initial=0.0))
+            often = np.bincount(y.astype(np.int64), minlength=len(below) + 1)[::-1].cumsum()[::-1][1:]
+            rising, falling, bending, constant = (
+                float(often @ one)
+                for one in (np.log1p(below / r), 1 / (r + below), -((r + below) ** -2.0), np.log1p(below))
+            )
+            away, all_ = y - mean, r + mean
+            likelihood = rising + float(y @ eta - (y + r) @ np.log1p(mean / r)) - constant
+            slope = falling - float(np.log1p(mean / r).sum() + (away / all_).sum())
+            bend = bending + float((mean / (r * all_)).sum() + (away / all_**2).sum())
+            information = np.zeros((size + 1, size + 1))
+            information[:size, :size] = design.T @ (design * (mean * r * (r + y) / all_**2)[:, None])
+            information[:size, size] = r * (away * mean / all_**2) @ design
+            information[size, size] = -(r * slope + r**2 * bend)
+            score = [*((away * r / all_) @ design), -r * slope]
+            return np.concatenate(
+                [[*one.counts, likelihood], one.matrix.sum(axis=0), score, pack_triangle(information)]
+            )
+
+        sums = self.patients.add(add)
+        return np.concatenate([_start(sums, sums[4], [bool(sums[0]), 0.0, 0.0, 0.0]), sums[5:]])
+
+    def _integrate(
+        self, offset: Vector, y: Vector, intercept: float, deviation: float, error: float
+    ) -> tuple[Vector, float, Vector]:
         """Intercepts in their deviations, the logarithm of the likelihood over all of them, and the share of each."""
-        y, family = self.y, self.family
+        family, count = self.family, len(y)
+        rows = Passes(count, lambda block: (read_block(offset, block) + intercept, read_block(y, block)))
 
         def find_height(node: float) -> float:
-            eta = offset + deviation * node
-            own = family.log_likelihood(y, eta, family.mean(eta)) / error**2
-            return own - len(y) * math.log(error) - node**2 / 2
+            def add(one: tuple[Vector, Vector]) -> Vector:
+                eta = one[0] + deviation * node
+                return np.array([family.log_likelihood(one[1], eta, family.mean(eta))])
+
+            return float(rows.add(add)[0]) / error**2 - count * math.log(error) - node**2 / 2
+
+        def find_slope(node: float) -> tuple[float, float]:
+            def add(one: tuple[Vector, Vector]) -> Vector:
+                mean = family.mean(one[0] + deviation * node)
+                return np.array([(one[1] - mean).sum(), family.weight(mean).sum()])
+
+            away, weight = rows.add(add).tolist()
+            return deviation * away / error**2 - node, 1 + deviation**2 * weight / error**2
 
         mode, height = 0.0, find_height(0.0)
         for _ in range(INTERCEPT_STEPS):
-            mean = family.mean(offset + deviation * mode)
-            slope = deviation * float((y - mean).sum()) / error**2 - mode
-            bend = 1 + deviation**2 * float(family.weight(mean).sum()) / error**2
+            slope, bend = find_slope(mode)
             step = slope / bend
             while (there := find_height(mode + step)) < height and abs(step) > 1e-12:
                 step /= 2
             mode, height = mode + step, max(height, there)
             if abs(step) <= 1e-12:
                 break
-        bend = (
-            1 + deviation**2 * float(family.weight(family.mean(offset + deviation * mode)).sum()) / error**2
-        )
+        bend = find_slope(mode)[1]
         points, weights = np.polynomial.hermite.hermgauss(NODES)
         nodes = mode + points * math.sqrt(2 / bend)
         heights = np.array([find_height(node) for node in nodes.tolist()])
@@ -425,26 +510,34 @@ class _SiteFit:
         likelihood = float(np.logaddexp.reduce(logs))
         return nodes, likelihood, np.exp(logs - likelihood)
 
-    def _find_intercept(self, offset: Vector) -> float:
+    def _find_intercept(self, offset: Vector, y: Vector) -> float:
         """The intercept at which the hospital's residuals add up to zero; infinite where all outcomes are alike."""
-        y, total = self.y, float(self.y.sum())
-        if not len(y):
+        rows = Passes(len(y), lambda block: (read_block(offset, block), read_block(y, block)))
+        count, total = len(y), float(rows.add(lambda one: np.array([one[1].sum()]))[0])
+        if not count:
             return -math.inf
         if self.family.name == "gaussian":
-            return float((y - offset).mean())
-        if total == 0 or (self.family.name == "binomial" and total == len(y)):
+            return float(rows.add(lambda one: np.array([(one[1] - one[0]).sum()]))[0]) / count
+        if total == 0 or (self.family.name == "binomial" and total == count):
             return -math.inf if total == 0 else math.inf
         if self.family.name == "poisson":
-            return math.log(total) - float(np.logaddexp.reduce(offset))
+            return math.log(total) - float(
+                np.logaddexp.reduce([*rows.map(lambda one: np.logaddexp.reduce(one[0]))])
+            )
         # Bracketed: Newton alone may run away where nearly all outcomes are alike.
-        share = math.log(total / (len(y) - total))
-        low, high = share - float(offset.max()), share - float(offset.min())
+        share = math.log(total / (count - total))
+        ends = np.array([*rows.map(lambda one: (one[0].min(), one[0].max()))])
+        low, high = share - float(ends[:, 1].max()), share - float(ends[:, 0].min())
         intercept = (low + high) / 2
         for _ in range(INTERCEPT_STEPS):
-            mean = self.family.mean(offset + intercept)
-            excess = float(mean.sum()) - total
+
+            def add(one: tuple[Vector, Vector], here: float = intercept) -> Vector:
+                mean = self.family.mean(one[0] + here)
+                return np.array([mean.sum(), self.family.weight(mean).sum()])
+
+            expected, curve = rows.add(add).tolist()
+            excess = expected - total
             low, high = (low, intercept) if excess > 0 else (intercept, high)
-            curve = float(self.family.weight(mean).sum())
             step = intercept - excess / curve if curve > 0 else low
             step = step if low <= step <= high else (low + high) / 2
             if abs(step - intercept) <= 1e-14 * max(1.0, abs(step)):

@@ -430,7 +430,8 @@ def _read_policy(study: SharingStudy) -> Policy:
 
 def _read_patients(study: SharingStudy) -> Patients:
     """The hospital's patients: their codes and, where there is one, their table."""
-    codes = _read_codes(study.codes, study.columns)
+    ledger = study.ledger
+    codes = _read_codes(study.codes, study.columns, None if ledger is None else f"{ledger}.columns")
     if study.records is None:
         if study.parameters.get("query"):
             raise StudyError(
@@ -441,12 +442,12 @@ def _read_patients(study: SharingStudy) -> Patients:
     return Patients(table=table, codes=codes.with_patients(table.values(study.by)), by=study.by)
 
 
-def _read_codes(path: str, columns: Mapping[str, str]) -> Sequences:
-    """A long table, or the Conditions of a FHIR Bundle."""
+def _read_codes(path: str, columns: Mapping[str, str], folder: str | None = None) -> Sequences:
+    """A long table, or the Conditions of a FHIR Bundle; a large table is read into a folder."""
     if path.lower().removesuffix(".gz").endswith((".json", ".ndjson")):
         return Sequences.read_fhir(path)
     try:
-        return Sequences.read(path, **columns)
+        return Sequences.read(path, **columns, columns=folder)
     except RecordsError as error:
         said = str(error)
         for role in ("patient", "time", "code"):

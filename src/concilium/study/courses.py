@@ -102,7 +102,14 @@ def _read_population(study: Study, source: Hospital | SplitTable) -> Patients:
     if source.series is not None:
         method = study.open_method()
         assert isinstance(method, RuleDiscovery | Experts)
-        series = read_series(study.locate(source.series), method.step, columns, columns.variables)
+        ledger = getattr(source, "ledger", None)
+        series = read_series(
+            study.locate(source.series),
+            method.step,
+            columns,
+            columns.variables,
+            folder=None if ledger is None else f"{study.locate(ledger)}.columns",
+        )
         if method.target not in series and source.records is not None:
             series = _add_outcome(study, source, series, method.target)
         if method.way_out.bounded and not series.stated:
@@ -149,8 +156,10 @@ def read_series(
     columns: CourseColumns,
     variables: Sequence[str] | None = None,
     gigabytes: float = 4.0,
+    folder: str | None = None,
 ) -> Series:
-    """Series of a file on a grid of this step, its columns as a study names them, with these variables if stated."""
+    """Series of a file on a grid of this step, its columns as a study names them, with these variables if stated; a
+    large file is read into a folder."""
     return Series.read(
         place,
         step=step,
@@ -165,6 +174,7 @@ def read_series(
         static=columns.static or (),
         leave_out=[*columns.leave_out, *([columns.by] if columns.by is not None else [])],
         missing=columns.missing,
+        columns=folder,
     )
 
 

@@ -102,7 +102,7 @@ class AskClassCounts(Gathered[ClassCounts], frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         return self.sample.estimate(patients) + Workload(

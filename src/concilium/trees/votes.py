@@ -156,7 +156,7 @@ class AskVotes(Summed, frozen=True, kw_only=True):
 
     @property
     def goes_by_blocks(self) -> bool:
-        return not self.followed
+        return True
 
     def estimate(self, patients: int, columns: int) -> Workload:
         work = estimate_columns(self.attributes, patients) + Workload(READ_CATEGORY * patients, 48 * patients)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -112,7 +113,7 @@ class VotingBody(BodyOfTrees, frozen=True, forbid_unknown_fields=True, kw_only=T
             except ValueError as error:
                 raise ValueError(f"expert {number}: {error}") from None
 
-    @property
+    @cached_property
     def trees(self) -> list[TreeBody]:
         """The experts, each as a tree of its own; the one ordinary tree decides as the model does."""
         return [self.tree(nodes, self.decided if self.negatives is None else None) for nodes in self.experts]

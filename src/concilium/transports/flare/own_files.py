@@ -125,7 +125,11 @@ class SiteFile:
             from concilium.study.courses import read_series
 
             parts["series"] = read_series(
-                self._locate(holds.series), columns.step, columns, columns.variables
+                self._locate(holds.series),
+                columns.step,
+                columns,
+                columns.variables,
+                folder=f"{self.ledger}.columns",
             )
         if holds.records is None:
             return Patients(**parts)
