@@ -352,9 +352,7 @@ class StreamCoder(Coder):
         told: dict[int, Any] = {}
         distinct = (self._numbering if self._form == "text" else self._cells).distinct
         if self._form == "text" and not distinct:
-            distinct = [
-                str(value) for value in column.values
-            ]  # small whole numbers, which have no other texts
+            distinct = list(map(str, column.values))  # small whole numbers, which have no other texts
         for cell, code in zip(distinct, column.codes[1:].tolist(), strict=True):
             if code in told or not (code or _is_missing(cell)):
                 return None
