@@ -56,6 +56,17 @@ def test_it_is_the_pooled_regression(family):
     np.testing.assert_allclose(errors(model, "inflation", 1), inflation, rtol=1e-8)
 
 
+@pytest.mark.parametrize("base", [-6.0, 4.0, 8.0])
+def test_counts_may_be_rare_or_in_the_thousands(base):
+    draw = np.random.default_rng(7)
+    counts = draw.poisson(np.exp(base + PATIENTS.age / 100)).astype(float)
+    model = fit("poisson", PATIENTS.assign(visits=counts), bins={"visits": [0, 1e5]}, attributes=["age"])
+    pooled = sm.GLM(counts, sm.add_constant(PATIENTS.age), family=sm.families.Poisson())
+    expected = pooled.fit(tol=1e-14, maxiter=100)
+    np.testing.assert_allclose([model.intercept_, *model.coef_], expected.params, rtol=1e-7)
+    np.testing.assert_allclose(errors(model, "error"), expected.bse, rtol=1e-7)
+
+
 @pytest.mark.parametrize(("kind", "cov_type"), [("robust", "HC0"), ("clustered", "cluster")])
 def test_intervals_may_be_by_other_errors(kind, cov_type):
     _, y, of = FAMILIES["poisson"]

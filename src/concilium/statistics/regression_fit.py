@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from concilium.errors import HouseError
 from concilium.protocol.questions import Conversation, Gaussian, Partners
 from concilium.statistics.columns import HELD_AT_ENDS, RegressionTerms, find_dependent, pack_triangle
-from concilium.statistics.families import FAMILIES, NEGATIVE_BINOMIAL, Vector
+from concilium.statistics.families import COUNTS, FAMILIES, NEGATIVE_BINOMIAL, Vector
 from concilium.statistics.private_hazards import AskHazards
 from concilium.statistics.regression_sums import (
     MOST_PLACES,
@@ -145,7 +145,7 @@ class PlainNewton:
         # Within hospitals, where intercepts are their own, columns are centred already.
         squares = np.diagonal(gram)[self.first :] / start.patients
         scaled, spread = standardise(terms, means, squares - (means**2 if self.first else 0.0))
-        end, separated = yield from self._climb(scaled)
+        end, separated = yield from self._climb(scaled, start)
         final = yield from self.ask(scaled, end, robust=True)
         return self._finish(terms, end, final, start, means, spread, left_out, separated)
 
@@ -188,7 +188,9 @@ class PlainNewton:
             freedom=final.own_intercepts - 1,
         )
 
-    def _climb(self, terms: RegressionTerms) -> Conversation[tuple[Vector, tuple[str, ...]]]:
+    def _climb(
+        self, terms: RegressionTerms, sums_at_zero: RegressionSums
+    ) -> Conversation[tuple[Vector, tuple[str, ...]]]:
         """Newton's steps, and the terms whose coefficients run away."""
 
         def look(at: Vector) -> Conversation[Point]:
@@ -199,6 +201,9 @@ class PlainNewton:
             return (yield from self.ask(terms, at, inverse=inverse)).score
 
         start = np.zeros(len(terms.columns) + self.first)
+        if self.family in COUNTS and self.first and sums_at_zero.outcomes:
+            # From zero the first step to a mean of fifty would end at a rate of exp(50).
+            start[0] = math.log(sums_at_zero.outcomes / sums_at_zero.patients)
         at, moved, _, _ = yield from climb(look, start, correct if self.firth else None)
         return at, find_running(terms, moved[self.first :])
 
