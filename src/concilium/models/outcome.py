@@ -108,7 +108,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return chance * (1 - chance)
 
 
-def refuse_number(target: str, found: Sequence[Value]) -> None:
+def refuse_number(target: str, found: Sequence[Value], instead: str = "") -> None:
     """StudyError where a target without a range has so many numbers as values that it is a number itself."""
     numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(found) or len(found) <= MOST_INTEGER_VALUES:
@@ -117,7 +117,7 @@ def refuse_number(target: str, found: Sequence[Value]) -> None:
     raise StudyError(
         f"{target!r} is a number: hospitals have {len(found)} values of it, {say_number(low)} to {say_number(high)}. "
         f"ShapeModel, RuleFit and Regression (family = 'gaussian') predict it within its range, bins = "
-        f"{{{target!r}: [{low:g}, {high:g}]}}. To tell one value from all others, state that as 'positive'"
+        f"{{{target!r}: [{low:g}, {high:g}]}}{instead}"
     )
 
 
@@ -128,7 +128,7 @@ def order_classes(target: str, found: Sequence[Value], positive: Value | None) -
         raise HouseError(f"all patients of the query have {only}: there is nothing to predict")
     if positive is None:
         if len(found) > 2:
-            refuse_number(target, found)
+            refuse_number(target, found, ". To tell one value from all others, state it as 'positive'")
             shown = ", ".join(map(label, found[:5])) + (", ..." if len(found) > 5 else "")
             raise StudyError(f"{target!r} has {len(found)} values ({shown}): say which is 'positive'")
         return list(found)
