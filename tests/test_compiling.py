@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -70,3 +71,20 @@ def test_numba_is_loaded_by_the_first_call_and_by_several_at_once():
     """A kernel that calls others, which are not compiled either. In a process of its own: here, numba is loaded."""
     done = subprocess.run([sys.executable, "-c", CALLED], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.returncode) == ("4 1 1 True\n", 0), done.stderr
+
+
+TOGETHER = """
+from concilium.trees import grouping
+import numpy as np
+
+grouping._spread(np.array([3, 1]), np.array([1, 3]))
+print(sum(grouping._spread.stats.cache_misses.values()))
+"""
+
+
+def test_of_several_processes_one_compiles(tmp_path):
+    """The others wait for it, and load what it kept."""
+    command = [sys.executable, "-c", TOGETHER]
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    begun = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert sorted(one.communicate(timeout=600)[0] for one in begun) == ["0\n", "0\n", "1\n"]

@@ -10,8 +10,11 @@ numba itself is loaded with the first call of a kernel: that takes longer than a
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,4 +67,29 @@ def _make_dispatcher(function: Callable[..., Any], options: dict[str, Any]) -> A
                 keep(*arguments)
 
         kernel._cache.save_overload = keep_if_possible
+        _take_turns(kernel)
     return kernel
+
+
+def _take_turns(kernel: Any) -> None:
+    """Have one process at a time compile this kernel, and the others load what it kept: where several begin at once,
+    each would spend seconds on the same. Kernels call each other in one direction, so that nobody waits in a circle."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    compile_it, held = kernel.compile, threading.local()
+    path = Path(kernel._cache.cache_path, f"{kernel._cache._cache_file._index_name}.lock")
+
+    def compile_in_turn(signature: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(global_compiler_lock)
+            if not getattr(held, "turn", False):  # a kernel that calls itself has its turn
+                with contextlib.suppress(OSError):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    turn = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+                    stack.callback(os.close, turn)
+                    fcntl.flock(turn, fcntl.LOCK_EX)
+                held.turn = True
+                stack.callback(setattr, held, "turn", False)
+            return compile_it(signature)
+
+    kernel.compile = compile_in_turn
