@@ -80,7 +80,7 @@ def test_no_figure_of_a_single_site_comes_out(
         assert not single & set(list_fractions(json.loads(text)))
     assert not list(name_places(metrics))
     report = (tmp_path / "out" / "report.html").read_text()
-    performance = re.search(r"<h2>How good it is</h2>(.*?)<h2>Who took part", report, re.DOTALL)
+    performance = re.search(r"<h2>Performance</h2>(.*?)<h2>Who took part", report, re.DOTALL)
     assert performance is not None
     for name in HOSPITALS:
         assert f">{name}<" not in performance[1]
