@@ -23,7 +23,7 @@ _one_at_a_time = threading.RLock()
 
 
 class _Kernel:
-    """A function of a module, until it is called: then numba's dispatcher takes its place in the module."""
+    """A function of a module. Its first call puts numba's dispatcher into the module instead."""
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._function, self._options = function, options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 import concilium as cc
 from concilium.errors import HouseError, ModelError, StudyError
-from concilium.models.outcome import Outcome
+from concilium.models.follow_up import Followed
+from concilium.models.outcome import Outcome, refuse_number, warn_of_few
 from concilium.privacy.randomness import SWITCH, SWITCHED_ON, zero_noise
 from concilium.protocol.attributes import Attribute
 from concilium.shapes import plain_fit
@@ -257,3 +259,14 @@ def test_a_hospital_answers_about_the_range_of_the_study(release, low, high, agr
     objection = cc.ShapeModel("stay", **{**PRIVATE, **more}).find_objection(ask("stay"))
     assert objection == (None if agreed else "the range of 'stay' is not the one of the study")
     assert "the range of 'y'" in cc.ShapeModel("y", positive="yes", **more).find_objection(ask("y"))
+
+
+def test_the_range_that_is_named_holds_every_number():
+    values = [1_234_567, *range(40), 1_234_571.5]
+    with pytest.raises(StudyError, match=re.escape("bins = {'cost': [0, 1234571.5]}")):
+        refuse_number("cost", values)
+
+
+def test_a_warning_of_few_patients_says_by_when():
+    (said,) = warn_of_few("death", ["no", "yes"], [40.0, 3.0], Followed("months", 12.0))
+    assert said.startswith("3 of 43 patients have death = yes by months = 12: too few")

@@ -109,7 +109,7 @@ class Outcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def refuse_number(target: str, found: Sequence[Value], instead: str = "") -> None:
-    """StudyError where a target without a range has so many numbers as values that it is a number itself."""
+    """StudyError where a target without a range has more numbers as values than a model of classes can have."""
     numbers = [value for value in found if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(found) or len(found) <= MOST_INTEGER_VALUES:
         return
@@ -117,7 +117,7 @@ def refuse_number(target: str, found: Sequence[Value], instead: str = "") -> Non
     raise StudyError(
         f"{target!r} is a number: hospitals have {len(found)} values of it, {say_number(low)} to {say_number(high)}. "
         f"ShapeModel, RuleFit and Regression (family = 'gaussian') predict it within its range, bins = "
-        f"{{{target!r}: [{low:g}, {high:g}]}}{instead}"
+        f"{{{target!r}: [{low}, {high}]}}{instead}"
     )
 
 
@@ -140,14 +140,16 @@ def order_classes(target: str, found: Sequence[Value], positive: Value | None) -
     return [*set_against_rest(own[0], [value for value in found if value is not own[0]])]
 
 
-def warn_of_few(target: str, classes: Sequence[Value], counts: Sequence[float]) -> list[str]:
-    """A caution where a class has fewer patients than anything can be learned from."""
+def warn_of_few(
+    target: str, classes: Sequence[Value], counts: Sequence[float], by: object = None
+) -> list[str]:
+    """A caution where a class has fewer patients than anything can be learned from. `by`: the time of the outcome."""
     fewest, rarest = min(zip(counts, map(label, classes), strict=True))
     if fewest >= FEW:
         return []
     return [
-        f"{fewest:.0f} of {sum(counts):.0f} patients have {target} = {rarest}: too few to learn from. What the model "
-        "says about it may be chance"
+        f"{fewest:.0f} of {sum(counts):.0f} patients have {target} = {rarest}{'' if by is None else f' by {by}'}: too "
+        "few to learn from. What the model says about it may be chance"
     ]
 
 

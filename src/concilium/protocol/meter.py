@@ -144,9 +144,8 @@ class Meter:
         return work
 
     def _goes_by_blocks(self, patients: int, release: Release, one_block: int = ROWS_AT_ONCE) -> bool:
-        """Whether a table of so many, which is more than one block, is gone over by blocks. Under a release with a
-        bound no patient may decide that, nor whether there is a store: a table that counts as large and is none fits
-        anyway."""
+        """Whether a table of these patients is read block by block. Under a release with a bound neither a patient nor
+        a store may decide that. A smaller table, which is then estimated as large, fits anyway."""
         return patients > one_block and (self._in_store or release.bounded)
 
     def admit_selection(self, query: str, release: Release) -> None:

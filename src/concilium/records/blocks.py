@@ -45,7 +45,7 @@ def list_blocks(rows: int, at_once: int | None = None) -> list[slice]:
 
 
 def list_parts(rows: int, at_once: int | None) -> list[slice]:
-    """The same of so many rows at most, but for a table that is not large: that is one block."""
+    """The same. A table that is not large is one block, whatever `at_once` says."""
     return list_blocks(rows, at_once if is_large(rows) else None)
 
 
@@ -181,7 +181,7 @@ class Passes(Generic[B]):
 
 
 def list_groups(counts: NDArray[np.integer]) -> list[slice]:
-    """Owners who follow each other, of so many rows each: together a block of them, or one owner of more."""
+    """Runs of owners with these counts of rows: each run has a block of rows at most, or is one owner with more."""
     ends = np.cumsum(counts, dtype=np.int64)
     if not len(ends) or not is_large(int(ends[-1])):
         return [slice(0, len(ends))]
@@ -218,7 +218,7 @@ def split_owners(
 def gather_spans(
     values: NDArray[Item], firsts: NDArray[np.int64], lengths: NDArray[np.integer], folder: Path | None
 ) -> NDArray[Item]:
-    """The values that begin at these places and are so many, one span after the other."""
+    """The spans of values with these first places and lengths, one after the other."""
     ends = np.cumsum(lengths, dtype=np.int64)
     found: NDArray[Item] = make_room(int(ends[-1]) if len(ends) else 0, values.dtype, folder)
     for group in list_groups(lengths):

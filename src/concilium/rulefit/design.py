@@ -293,8 +293,7 @@ def _count_bits(bits: Bits, patients: int) -> NDArray[np.float64]:
 
 
 def goes_by_parts(patients: int) -> bool:
-    """Whether sums over so many patients are added up part by part: of a table in memory as of one on disk, whose
-    answers are then the same."""
+    """Whether sums over these patients are added up part by part: in memory as on disk, for equal answers."""
     return patients > MANY_PATIENTS or is_large(patients)
 
 

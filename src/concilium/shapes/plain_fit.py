@@ -172,7 +172,8 @@ class ShapeFit:
             warnings += [*warn_of_specificity(decided), *warn_of_all_flagged(decided, own)]
         if body.binary:
             patients = body.patients or 0
-            warnings += warn_of_few(model.target, classes, [patients * (1 - body.mean), patients * body.mean])
+            counts = [patients * (1 - body.mean), patients * body.mean]
+            warnings += warn_of_few(model.target, classes, counts, model.horizon)
         if not body.terms:
             warnings.append(
                 f"no attribute says anything of {model.target}: every patient gets the same answer"
@@ -272,7 +273,7 @@ def find_least(scores: Sequence[float]) -> float:
 
 
 def choose_ends(cells: NDArray[np.int64], edges: Sequence[float], most: int) -> tuple[float, ...]:
-    """At most so many of the edges, closer to each other at both ends, where curves are steep: the nearest to even
+    """`most` of the edges at most, closer to each other at both ends, where curves are steep: the nearest to even
     steps of the arcsine of the root of patients' shares."""
     shares = np.cumsum(cells[:-1]) / max(cells.sum(), 1)
     wanted = np.sin(np.pi / 2 * np.arange(1, most + 1) / (most + 1)) ** 2
@@ -623,7 +624,7 @@ def make_body(
     unit: float = 1.0,
     middle: float = 0.0,
 ) -> ShapeBody:
-    """Shapes centred on the mean over patients, with their errors and points. Of a number a coefficient of 1 is so many
+    """Shapes centred on the mean over patients, with their errors and points. Of a number a coefficient of 1 is one
     `unit`, and one of 0 its `middle`."""
     starts = find_starts(fitted_terms, attributes)
     width = starts[-1]

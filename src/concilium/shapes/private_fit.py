@@ -162,9 +162,9 @@ class PrivateShapes:
         if outcome.binary:
             decided, said = decide(self.model.threshold, classes[1], body.mean)
             body = msgspec.structs.replace(body, decided=decided)
-            about += (
-                f"{patients * body.mean:.0f} of them {self.model.target} = {label(outcome.positive or False)}"
-            )
+            by = "" if self.model.horizon is None else f" by {self.model.horizon}"
+            positive = label(outcome.positive or False)
+            about += f"{patients * body.mean:.0f} of them {self.model.target} = {positive}{by}"
         else:
             (low, high), (least, most) = fit.outcome.ends, outcome.ends
             narrower = [f"below {say_number(low)}"] * (low > least) + [f"above {say_number(high)}"] * (

@@ -347,7 +347,7 @@ class NaiveBayes(TreeMethod[NaiveBayesBody], RiskByHorizon[NaiveBayesBody]):
         body, said = self._decide(body, tally, own)
         constant = say_constant(find_constant(counts[0], schema.attributes))
         flagged = warn_of_specificity(body.decided)
-        few = warn_of_few(self.target, body.classes, body.counts)
+        few = warn_of_few(self.target, body.classes, body.counts, self.horizon)
         return Learned(body, patients, [*find_oddities(self, schema, seen), *few, *constant, *flagged], said)
 
     def _ask_chances(self, schema: SharedSchema, body: NaiveBayesBody, part: Part | None = None) -> AskVotes:
